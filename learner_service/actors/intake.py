@@ -53,6 +53,7 @@ class IntakeStatistics:
     left_out: int = 0
 
 
+@dataclass(eq=False)
 class Intake:
     """Stores segments in the replay. Thread-safe.
 
@@ -60,24 +61,25 @@ class Intake:
     published_version: returns the newest version of the run. Segments of much higher versions are refused.
     """
 
-    def __init__(
-        self, spec: EnvironmentSpec, replay: SegmentBuffer, scheme: str, published_version: Callable[[], int]
-    ) -> None:
-        self._spec = spec
-        self._replay = replay
-        self._scheme = scheme
-        self._acting_schemes = acting_schemes(scheme)
-        self._published_version = published_version
+    spec: EnvironmentSpec
+    replay: SegmentBuffer
+    scheme: str
+    published_version: Callable[[], int]
+
+    def __post_init__(self) -> None:
+        self._acting_schemes = acting_schemes(self.scheme)
         # Never held while waiting for the replay's lock or the disk, because the event loop takes it too.
         self._lock = threading.Lock()
         self._episodes = Episodes()
-        self._plausibility = Plausibility(spec.max_episode_steps, not spec.environment_arguments.reward_wrappers)
+        self._plausibility = Plausibility(
+            self.spec.max_episode_steps, not self.spec.environment_arguments.reward_wrappers
+        )
         self._staleness = StalenessHistogram()
         self._ranges = ObservedRanges()
         self._versions = PublishedVersions(max_lag=MOST_STALE - 1)
         self._by_scheme: dict[str, int] = {}
         # By the names of the columns of the last segment. All segments of a run have the same.
-        self._columns_of = lru_cache(maxsize=1)(partial(columns_of, spec))
+        self._columns_of = lru_cache(maxsize=1)(partial(columns_of, self.spec))
         self._stored_segments = 0
         self._duplicate_segments = 0
         self._lost_segments = 0
@@ -96,11 +98,11 @@ class Intake:
         greedy actions must be present.
         """
         if stream.refused:
-            self._replay.limiter.release(reserved)
+            self.replay.limiter.release(reserved)
             return False
         try:
             segment, member = self._checked(decode, reserved), stream.member
-            if self._replay.insert(segment, member.source(segment.sequence), reserved) is None:
+            if self.replay.insert(segment, member.source(segment.sequence), reserved) is None:
                 self.record_duplicate(member, segment.sequence)
                 return True
             with self._lock:
@@ -132,7 +134,7 @@ class Intake:
         """Skip the segments after `stored` up to `through`, which both the replay and the actor have lost."""
         lost = through - stored
         _log.warning("%s: %d acknowledged segments after number %d are lost", member.name, lost, stored)
-        self._replay.skip(member.source(through))
+        self.replay.skip(member.source(through))
         with self._lock:
             # Each peer may tell any number. Their sum must fit into a message.
             self._lost_segments = min(self._lost_segments + lost, _MOST_LOST)
@@ -196,7 +198,7 @@ class Intake:
             if missing <= 0:
                 return
             shares = {scheme: missing * count // counted for scheme, count in self._by_scheme.items() if count}
-            most = max(shares, key=lambda scheme: self._by_scheme[scheme], default=self._scheme)
+            most = max(shares, key=lambda scheme: self._by_scheme[scheme], default=self.scheme)
             shares[most] = shares.get(most, 0) + missing - sum(shares.values())
             for scheme, share in shares.items():
                 self._by_scheme[scheme] = self._by_scheme.get(scheme, 0) + share
@@ -205,14 +207,14 @@ class Intake:
         """The segment. Releases the reservation when it does not fit the run."""
         try:
             segment = decode()
-            segment.check(self._spec, self._columns_of(tuple(segment.columns)))
+            segment.check(self.spec, self._columns_of(tuple(segment.columns)))
             if segment.steps * segment.environments > reserved:
                 raise InvalidInputError(
                     f"segment: at most {reserved} transitions have credit, got {segment.steps} x {segment.environments}"
                 )
             self._check_policies(segment)
         except BaseException:
-            self._replay.limiter.release(reserved)
+            self.replay.limiter.release(reserved)
             raise
         return segment
 
@@ -229,7 +231,7 @@ class Intake:
 
     def _check_policies(self, segment: Segment) -> None:
         # Accept versions above the published ones: a run restored from a copy may not know its latest versions.
-        highest = self._published_version() + LEAP
+        highest = self.published_version() + LEAP
         for span in segment.spans:
             if not 1 <= span.version <= highest:
                 raise InvalidInputError(f"segment: expected policy versions from 1 to {highest}, got {span.version}")

@@ -50,13 +50,6 @@ class RunIdentity:
     lineage: Lineage = UNCHECKED
 
     @classmethod
-    def claim(cls, directory: Path, resume: bool) -> "RunIdentity":
-        """Claim the directory for this learner, at once. Raises as `read`."""
-        identity = cls.read(directory, resume)
-        identity.write()
-        return identity
-
-    @classmethod
     def read(cls, directory: Path, resume: bool) -> "RunIdentity":
         """The identity that a learner of this directory has. `write` makes it so.
 

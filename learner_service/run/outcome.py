@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Outcome:
-    """The final state of a run, its seconds, its exported policy's URL or none, and the settings that decided the end."""
+    """The final state of a run, its seconds, its exported policy's URL, and the settings that decided its end."""
 
     state: RunState
     elapsed_s: float

@@ -30,7 +30,6 @@ from learner_service.replay import (
 from learner_service.replay.storage.rows import segment_rows
 from learner_service.rollouts import PublishedVersions, RewardScale, RolloutQueue
 from learner_service.training.drawing import check_told
-from learner_service.training.goals import check_one_step
 
 
 def open_buffer(
@@ -107,6 +106,15 @@ def _returns(config: RunConfig, algorithm: Algorithm) -> Returns | DelayedReturn
         return first
     longest = Returns(multi_step.n_step, algorithm.discount, clip, windows)
     return DelayedReturns(first, longest, multi_step.after * config.max_environment_steps)
+
+
+def check_one_step(config: RunConfig, spec: EnvironmentSpec, algorithm: Algorithm) -> None:
+    """Raise UserError for an algorithm of the user whose returns have several steps, with hindsight."""
+    if config.copies_of(spec) and algorithm.n_step > 1:
+        raise UserError(
+            f"algorithm {config.algorithm}: n_step must be 1 with hindsight, got {algorithm.n_step}; change it, or "
+            "give --hindsight.copies 0"
+        )
 
 
 def check_sizes(config: RunConfig, spec: EnvironmentSpec) -> None:

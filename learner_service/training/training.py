@@ -14,7 +14,7 @@ from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyGraph
-from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec, check_goals
 from actorq.domain.status import Receipt, RolloutQueueStatus, StorageStatus
 from actorq.errors import ConflictError, ExhaustedError, UserError
 from actorq.statefiles.highwater import HighWaterMark
@@ -33,7 +33,7 @@ from learner_service.training.batches import Batches, RolloutBatches, SampledBat
 from learner_service.training.buffers import check_sizes, open_buffer
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.device import choose_device
-from learner_service.training.goals import with_goals
+from learner_service.training.drawing import sampling_of
 from learner_service.training.publisher import Publisher
 from learner_service.training.threads import Threads, choose
 from learner_service.training.trainer import Trainer, takes_noise
@@ -206,6 +206,26 @@ def build_training(
         threads=chosen,
     )
     return training, graph
+
+
+def with_goals(config: RunConfig, spec: EnvironmentSpec) -> RunConfig:
+    """The settings of the run in its environment: with hindsight, returns have one step.
+
+    The launcher decides this before it starts the learner. On a cluster only the learner knows the environment. Raises
+    UserError where hindsight is not possible.
+    """
+    if not config.copies_of(spec) or sampling_of(config):
+        return config
+    check_goals(spec)
+    changed: dict[str, Any] = {}
+    own = config.own
+    if own is not None and getattr(own, "n_step", 1) > 1:
+        _log.warning("%s.n_step: 1 instead of %d, because of hindsight", config.algorithm, getattr(own, "n_step", 1))
+        changed[config.algorithm] = own.model_copy(update={"n_step": 1})
+    if config.multi_step_of(1) is not None:
+        _log.warning("multi_step: off, because of hindsight")
+        changed["multi_step"] = False
+    return config.model_copy(update=changed)
 
 
 def _batches(
