@@ -213,9 +213,8 @@ def run() -> int:
     if config.algorithm not in ALGORITHMS:
         # Report a mistake in a user's algorithm before an actor joins.
         chosen_algorithm(config)
-    return run_process(
-        partial(_service, config, settings, process), process, process.name or "learner", config, "learner"
-    )
+    make = partial(_service, config, settings, process)
+    return run_process(make, process, process.name or "learner", config, "learner")
 
 
 def _service(config: RunConfig, settings: LearnerSettings, process: ProcessSettings) -> LearnerService:

@@ -155,13 +155,11 @@ def _require_remembered(sequences: LastSequences, name: str, incarnation: int) -
         )
 
 
-def membership(
-    config: RunConfig, identity: RunIdentity, member: Member, resume_after: int, environment_steps: int
-) -> Membership:
+def membership(config: RunConfig, identity: RunIdentity, member: Member, resume_after: int, steps: int) -> Membership:
     """The membership of a member with this highest stored sequence, after so many environment steps of the run."""
     sampling, exploration = sampling_of(config), None
     if member.role == "actor":
-        exploration = replace(config.exploration_of(member.index, environment_steps), sampling=sampling)
+        exploration = replace(config.exploration_of(member.index, steps), sampling=sampling)
     return Membership(
         run=RunSpec(
             run_id=identity.run_id,

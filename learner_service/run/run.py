@@ -77,7 +77,7 @@ class Run:
             if volume is not None:
                 volume.begin(identity.run_id)
             refused.pop_all()
-        self.records = Records(config, identity, values, node)
+        records = self.records = Records(config, identity, values, node)
         self.uploader: Uploader | None = None
         if volume is not None:
             best = BestPolicy(directory, client, self.records.evaluations)
@@ -88,15 +88,10 @@ class Run:
         self._shares = Shares(steps, config.actors, config.actor.segment_length) if steps else None
         self.streams = Streams(self._storage)
         self.judge = Judge(self.records)
-        self.lifecycle = Lifecycle(
-            self.records, self.streams, self.judge, checkpoints, export, self.uploader, stays_over
-        )
-        self.preparation = Preparation(
-            self.records, self.lifecycle, self.streams, self._storage, client, checkpoints, restored
-        )
-        self.connections = Connections(
-            self.records, self.preparation, self.lifecycle, self.judge, self.streams, self._storage
-        )
+        storage, streams, judge = self._storage, self.streams, self.judge
+        self.lifecycle = Lifecycle(records, streams, judge, checkpoints, export, self.uploader, stays_over)
+        self.preparation = Preparation(records, self.lifecycle, streams, storage, client, checkpoints, restored)
+        self.connections = Connections(records, self.preparation, self.lifecycle, judge, streams, storage)
 
     @property
     def training(self) -> Training | None:

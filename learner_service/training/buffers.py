@@ -88,9 +88,8 @@ def open_buffer(
         if replay.prioritized
         else UniformSampler(store, rng)
     )
-    limiter = RateLimiter(
-        config.rate_limiter.samples_per_insert, replay.min_size, config.rate_limiter.error_buffer, time.monotonic
-    )
+    pace = config.rate_limiter
+    limiter = RateLimiter(pace.samples_per_insert, replay.min_size, pace.error_buffer, time.monotonic)
     names, goals = HindsightColumns(config.copies_of(spec)), None
     if spec.goal is not None and names.copies:
         goals = OtherGoals(spec.goal, names, rng)

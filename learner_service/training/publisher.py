@@ -25,7 +25,8 @@ from actorq.errors import ActorQError, ConflictError, ExhaustedError, InvalidInp
 from actorq.statefiles.highwater import HighWaterMark
 from actorq.transport.errors import error_from_rpc, is_as_sent
 from actorq.transport.reconnect import keep_connected
-from actorq.v1 import quantizer_pb2, tensor_pb2
+from actorq.v1 import quantizer_pb2 as pb
+from actorq.v1 import tensor_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -229,18 +230,16 @@ class Publisher:
                 "another run?"
             )
         with self._changed:
-            newest, snapshot = message.newest_version, self._snapshot
+            newest, sent, snapshot = message.newest_version, self._sent_version, self._snapshot
             # A number is sent once only: a quantizer that lost its store may have served an unconfirmed version.
-            unconfirmed = (
-                snapshot is not None and max(newest, self._refused_version) < snapshot[0] <= self._sent_version
-            )
-            if unconfirmed or (newest > self._sent_version and newest >= self._version):
+            unconfirmed = snapshot is not None and max(newest, self._refused_version) < snapshot[0] <= sent
+            if unconfirmed or (newest > sent and newest >= self._version):
                 # A learner that restarts from an older checkpoint continues above the versions published before.
                 self._version = max(newest, self._version)
                 if snapshot is not None:
                     self._version += 1
                     self._snapshot = (self._version, snapshot[1])
-            self._received_version = message.newest_version
+            self._received_version = newest
             self.connected = True
             self._in_flight.clear()
             self._evaluations.extendleft(evaluation for _, evaluation in reversed(self._unconfirmed))
@@ -260,9 +259,7 @@ class Publisher:
             self._changed.notify_all()
         self.on_receipt(receipt)
 
-    def _requests(
-        self, ready: deque[wire.Ready], ended: threading.Event
-    ) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
+    def _requests(self, ready: deque[wire.Ready], ended: threading.Event) -> Iterator[pb.PublishCheckpointsRequest]:
         yield wire.publication_to_proto(self.opening)
         with self._changed:
             self._changed.wait_for(lambda: ready or ended.is_set() or self._stop.is_set())
@@ -312,7 +309,7 @@ class Publisher:
 
 def checkpoint_requests(
     version: int, snapshot: Snapshot, graph: PolicyGraph, encodings: Iterable[tensor_pb2.BlobEncoding]
-) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
+) -> Iterator[pb.PublishCheckpointsRequest]:
     """The messages that carry a snapshot as a version. encodings: those that the quantizer accepts."""
     header = wire.CheckpointHeader(version, snapshot.learner_step, graph.digest, snapshot.at)
     calibration = {CALIBRATION_PREFIX + name: batch for name, batch in snapshot.calibration.items()}
