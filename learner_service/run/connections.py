@@ -114,10 +114,7 @@ class Connections:
         self._disconnect(stream.member)
 
     def evaluated(self, stream: ActorStream, evaluation: Evaluation) -> None:
-        """Store an evaluation, acknowledge it, and end the run if it reaches the target.
-
-        Raises UnavailableError once the learner leaves. The next learner then checks the target.
-        """
+        """Store and acknowledge an evaluation, and end the run at its target. UnavailableError once the learner leaves."""
         self.lifecycle.require_here()
         self.judge.check(stream, evaluation)
         training = self.records.training

@@ -176,10 +176,7 @@ class RunClock:
 
 
 def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: EnvironmentSpec | None) -> None:
-    """Raise UserError when environment, algorithm, sparsity or the horizon on disk differ from `config`.
-
-    checkpoint: the values of the newest checkpoint; empty when there is none. spec: of the run's environment, if known.
-    """
+    """Raise UserError if a checkpoint's values, empty without one, or the run's spec, if known, do not fit `config`."""
     of_run = {name: checkpoint[name] for name in ("environment", "algorithm") if name in checkpoint}
     arguments = EnvironmentArguments.from_text(checkpoint.get("environment_arguments", "")) if checkpoint else None
     if spec is not None:

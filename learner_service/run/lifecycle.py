@@ -79,7 +79,7 @@ class Lifecycle:
         else:
             if ended is not None:
                 # The run has ended since, and is to continue now.
-                self.commands.forget()
+                self.commands.write(paused=False, stopped=False)
             Outcome.forget(self._directory)
 
     @property
@@ -215,7 +215,7 @@ class Lifecycle:
         """
         self.require_here()
         if self.outcome is None:
-            await asyncio.to_thread(self.commands.stop)
+            await asyncio.to_thread(self.commands.write, stopped=True)
             # An interrupted run is ended by the next learner.
             self.finish(RunState.STOPPED)
         return self.outcome or RunState.STOPPED

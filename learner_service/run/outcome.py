@@ -83,24 +83,11 @@ class Commands:
         self.paused = values.get(_PAUSED) is True
         self.stopped = values.get(_STOPPED) is True
 
-    def pause(self) -> None:
-        """Remember that training is paused. Raises UnavailableError, and changes nothing, when the disk refuses."""
-        self._write(True, self.stopped)
-
-    def resume(self) -> None:
-        """Remember that training goes on. Raises like `pause`."""
-        self._write(False, self.stopped)
-
-    def stop(self) -> None:
-        """Remember that the run is to end. Raises like `pause`."""
-        self._write(self.paused, True)
-
-    def forget(self) -> None:
-        """Forget commands of a run that was over and continues. Raises like `pause`."""
-        self._write(False, False)
-
-    def _write(self, paused: bool, stopped: bool) -> None:
+    def write(self, *, paused: bool | None = None, stopped: bool | None = None) -> None:
+        """Remember a command. Raises UnavailableError, and changes nothing, when the disk refuses."""
         with self._lock:
+            paused = self.paused if paused is None else paused
+            stopped = self.stopped if stopped is None else stopped
             if (paused, stopped) == (self.paused, self.stopped):
                 return
             try:

@@ -13,8 +13,7 @@ from actorq.telemetry.process_stats import measure_process
 from learner_service.actors.members import Member, Members
 from learner_service.actors.schemes import policy_of
 from learner_service.energy.ledger import EnergyLedger
-from learner_service.reporting.event_file import EventFile
-from learner_service.reporting.events import EventLog
+from learner_service.reporting.events import EventFile, EventLog
 from learner_service.reporting.fallbacks import Fallbacks
 from learner_service.reporting.meters import Samples
 from learner_service.reporting.resources import Resources

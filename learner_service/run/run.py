@@ -136,18 +136,15 @@ class Run:
         _log.warning("the run's clock could not be written: %s", error)
 
     async def pause(self) -> int:
-        """Pause training until `resume`, also with the next learner. Returns the updates so far.
-
-        Raises UnavailableError when the command cannot be written. `resume` and `Lifecycle.stop` do so, too.
-        """
+        """Pause training until `resume`, by any learner. Returns the updates. Raises UnavailableError as `Commands` does."""
         trainer = self._require_training().trainer
-        await asyncio.to_thread(self.lifecycle.commands.pause)
+        await asyncio.to_thread(self.lifecycle.commands.write, paused=True)
         return await asyncio.to_thread(trainer.pause)
 
     async def resume(self) -> int:
         """Resume training. Returns the updates so far."""
         trainer = self._require_training().trainer
-        await asyncio.to_thread(self.lifecycle.commands.resume)
+        await asyncio.to_thread(self.lifecycle.commands.write, paused=False)
         trainer.resume()
         return trainer.updates
 

@@ -114,10 +114,7 @@ class ScalingSignal:
 
     @property
     def can_tell(self) -> bool:
-        """Whether `desired_actors` was measured, or a minute has passed without actors to measure.
-
-        Before that, a restarted learner does not know about actors that are about to rejoin.
-        """
+        """Whether `desired_actors` was measured, or a minute has passed. Before that, actors may be about to rejoin."""
         waited_s = 0.0 if self._observed_since is None else self._clock() - self._observed_since
         return self._desired > 0 or waited_s >= _PATIENCE_S
 

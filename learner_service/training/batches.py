@@ -104,10 +104,6 @@ class Batches(Protocol):
         """The state for a checkpoint, as JSON values, besides that of the buffer."""
         return {}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
-        return
-
 
 class SampledBatches(Batches):
     """Minibatches of several updates, for an off-policy algorithm. dynamic_capacity: drops old transitions."""

@@ -65,10 +65,7 @@ class Checkpoints:
             shutil.rmtree(leftover)
 
     def save(self, state: LearnerState) -> Path:
-        """Write and fsync a checkpoint, then remove the oldest ones beyond `keep`. Returns its folder.
-
-        Raises OSError, and changes nothing, when the disk is full.
-        """
+        """Write and fsync a checkpoint, remove the oldest beyond `keep`, return its folder. OSError changes nothing."""
         final = self.directory / f"{state.updates:012d}"
         partial = final.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)

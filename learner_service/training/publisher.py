@@ -65,7 +65,8 @@ class Publisher:
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._graph: PolicyGraph | None = None
-        self._version = self._floor = self.first_version - 1
+        self.version = self._floor = self.first_version - 1
+        """The newest offered version."""
         self._snapshot: tuple[int, Snapshot] | None = None
         self._sent_version = 0
         self._received_version = 0
@@ -90,10 +91,10 @@ class Publisher:
     def offer(self, snapshot: Snapshot) -> int:
         """Make this snapshot the newest version, and send it as soon as possible. Returns its number."""
         with self._changed:
-            self._version = max(self._version, self._floor) + 1
-            self._snapshot = (self._version, snapshot)
+            self.version = max(self.version, self._floor) + 1
+            self._snapshot = (self.version, snapshot)
             self._changed.notify_all()
-            return self._version
+            return self.version
 
     def raise_to(self, version: int) -> None:
         """Publish the next snapshot above this version, because an actor has it already."""
@@ -107,16 +108,9 @@ class Publisher:
             self._changed.notify_all()
 
     @property
-    def version(self) -> int:
-        """The newest offered version."""
-        with self._changed:
-            return self._version
-
-    @property
     def known_version(self) -> int:
         """The highest version that an actor may have."""
-        with self._changed:
-            return max(self._version, self._floor)
+        return max(self.version, self._floor)
 
     def flush(self, timeout_s: float, wait_for_quantizer: bool = True) -> bool:
         """Wait until the quantizer has received the newest version, and all evaluations are sent.
@@ -161,7 +155,7 @@ class Publisher:
             self._changed.notify_all()
 
     def _flushed(self) -> bool:
-        return self._received_version >= self._version and not self._evaluations
+        return self._received_version >= self.version and not self._evaluations
 
     def _publish(self, connected: Callable[[], None]) -> None:
         """Run one stream: a generator sends requests, and this loop receives the answers."""
@@ -233,12 +227,13 @@ class Publisher:
             newest, sent, snapshot = message.newest_version, self._sent_version, self._snapshot
             # A number is sent once only: a quantizer that lost its store may have served an unconfirmed version.
             unconfirmed = snapshot is not None and max(newest, self._refused_version) < snapshot[0] <= sent
-            if unconfirmed or (newest > sent and newest >= self._version):
+            if unconfirmed or (newest > sent and newest >= self.version):
                 # A learner that restarts from an older checkpoint continues above the versions published before.
-                self._version = max(newest, self._version)
+                version = max(newest, self.version)
                 if snapshot is not None:
-                    self._version += 1
-                    self._snapshot = (self._version, snapshot[1])
+                    version += 1
+                    self._snapshot = (version, snapshot[1])
+                self.version = version
             self._received_version = newest
             self.connected = True
             self._in_flight.clear()
