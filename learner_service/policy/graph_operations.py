@@ -27,7 +27,7 @@ def require(condition: bool, what: str) -> None:
 
 
 class Nodes:
-    """Nodes and constants of a graph being written. named: data inputs, parameters and buffers; the rest is constant."""
+    """Nodes and constants of a new graph. named: data inputs, parameters and buffers; other tensors are constants."""
 
     def __init__(self, named: Mapping[str, Tensor]) -> None:
         self.written: list[onnx.NodeProto] = []

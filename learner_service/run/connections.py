@@ -114,7 +114,7 @@ class Connections:
         self._disconnect(stream.member)
 
     def evaluated(self, stream: ActorStream, evaluation: Evaluation) -> None:
-        """Store and acknowledge an evaluation, and end the run at its target. UnavailableError once the learner leaves."""
+        """Store, acknowledge and judge an evaluation. Raises UnavailableError once the learner leaves the run."""
         self.lifecycle.require_here()
         self.judge.check(stream, evaluation)
         training = self.records.training

@@ -136,7 +136,7 @@ class Run:
         _log.warning("the run's clock could not be written: %s", error)
 
     async def pause(self) -> int:
-        """Pause training until `resume`, by any learner. Returns the updates. Raises UnavailableError as `Commands` does."""
+        """Pause training until `resume`, by any learner. Returns the updates. Raises as `Commands.write`."""
         trainer = self._require_training().trainer
         await asyncio.to_thread(self.lifecycle.commands.write, paused=True)
         return await asyncio.to_thread(trainer.pause)
