@@ -76,7 +76,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         try:
             async for request in request_iterator:
                 self._handle(request, stream)
-                await self._connections.storage.room()
+                await self._connections.storage.has_room.wait()
             stream.end()
         except Exception as error:
             stream.fail(error)

@@ -40,11 +40,8 @@ class ActorStream:
     """The state of one actor's stream. Lives on the event loop. `changed` is set when there is an answer to send.
 
     acknowledged <= received <= credit: the highest sequences that are stored, received, and allowed.
-    storing: number of the stream's segments at the storage thread.
-    ended: the actor sends nothing more.
-    fault: an error that ends the stream.
+    storing: number of the stream's segments at the storage thread. share: see `Shares`.
     refused: a segment was refused, so no later one may be stored; used by the storage thread.
-    share: see `Shares`.
     """
 
     def __init__(self, member: Member, acknowledged: int) -> None:

@@ -36,9 +36,8 @@ _log = logging.getLogger(__name__)
 class IntakeStatistics:
     """Statistics of stored data: episodes, their recent mean return, staleness in versions, transitions by scheme.
 
-    stored_segments, duplicate_segments, lost_segments: since this process started.
+    stored_segments, duplicate_segments, lost_segments, left_out (calibration rows): since this process started.
     exploring_returns: the lowest and the highest return of all episodes; None before the first.
-    left_out: rows left out of calibration batches since this process started.
     """
 
     episodes: int = 0
@@ -93,7 +92,6 @@ class Intake:
         """Store the segment of `decode` under its reservation of `reserved` transitions. Drops a duplicate.
 
         Returns False, and stores nothing, when an earlier segment of the stream was refused. Call on one thread.
-
         Raises InvalidInputError, and stores nothing, when the segment does not fit the run. The replay checks whether
         greedy actions must be present.
         """

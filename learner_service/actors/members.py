@@ -60,9 +60,7 @@ class Members:
     """Members by name, each in its newest incarnation. Thread-safe.
 
     An index is freed when its member's stream closes, or when the member opens no stream within a minute.
-
     process: number of the learner process. Those with higher numbers give higher incarnations.
-    clock: monotonic seconds.
     """
 
     def __init__(self, process: int, clock: Callable[[], float]) -> None:
@@ -94,7 +92,6 @@ class Members:
 
         Raises ConflictError when another process has taken over the name, and ExhaustedError when the run has too many
         members, or the owner too many that have opened no stream.
-
         incarnation: 0 when the process joins for the first time, else the incarnation that it got then.
         nonce: identifies the process. The same nonce again means that the first answer was lost.
         newest_stored: the highest incarnation of this name that has a stored segment.

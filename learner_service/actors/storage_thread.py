@@ -32,8 +32,9 @@ class StorageThread:
         self._done: deque[Callable[[], None]] = deque()
         self._telling = False
         self._waiting = 0
-        self._has_room = asyncio.Event()
-        self._has_room.set()
+        self.has_room = asyncio.Event()
+        """Whether the queue has room for more jobs."""
+        self.has_room.set()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="storage", daemon=True)
 
@@ -48,12 +49,8 @@ class StorageThread:
             self._thread.start()
         self._waiting += 1
         if self._waiting >= _MOST_JOBS:
-            self._has_room.clear()
+            self.has_room.clear()
         self._jobs.put((work, done, failed))
-
-    async def room(self) -> None:
-        """Wait until the queue has room for more jobs."""
-        await self._has_room.wait()
 
     async def settle(self) -> None:
         """Wait until all jobs submitted so far are done and reported."""
@@ -94,4 +91,4 @@ class StorageThread:
             self._waiting -= 1
             report()
         if self._waiting < _MOST_JOBS:
-            self._has_room.set()
+            self.has_room.set()

@@ -170,11 +170,9 @@ class EnergyLedger:
                 node.gpu_roles.add(role)
 
     def report_node(self, reading: NodeEnergy, *, meter: str) -> None:
-        """Record a meter's reading, and charge the node's processes for the time since the last reading.
+        """Record a meter's cumulative reading, and charge the node's processes for the time since the last one.
 
-        reading: cumulative since that meter started.
         meter: identifies one life of the node's meter, as in `ProcessStats.incarnation`.
-
         Raises ExhaustedError, and changes nothing, when there are too many machines with meters.
         """
         with self._lock:
@@ -187,7 +185,6 @@ class EnergyLedger:
         """Add the energy since each meter's last reading, extrapolated from the time before that reading.
 
         A run ends between two readings. A later reading adds only the excess over the estimate.
-
         elapsed_s: seconds since the start of the run, which is the start of the counters of a meter with one reading.
         """
         with self._lock:

@@ -100,7 +100,6 @@ def as_acted(policy: nn.Module, spec: EnvironmentSpec, greedy: bool) -> nn.Modul
     """A copy of a policy as actors run it: on the CPU, in eval mode, with plain layers.
 
     Of observations of several arrays the forward pass takes each as an argument, in the order of `data_inputs`.
-
     greedy: the forward pass is `with_greedy`, with its second output. Raises UserError without such a method.
     """
     copied = copy.deepcopy(policy).to("cpu").eval()

@@ -51,7 +51,6 @@ class EvaluationLog:
     the number of synced lines, to detect a log that was cut off between two lines.
 
     One thread appends. All others may read meanwhile, and never wait for the disk.
-
     count: evaluations so far. newest: None before the first.
     """
 
@@ -97,11 +96,6 @@ class EvaluationLog:
                 os.fsync(self._file.fileno())
                 self._write_count(count)
                 self._synced, self.durable_sequences = count, last
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds of the run at the newest evaluation; 0 before the first."""
-        return float(self.curve[-1]["wall_clock_s"]) if self.curve else 0.0
 
     def set_aside(self, folder: Path) -> None:
         """Move the file into `folder` and start a new one. Keeps the sequences only."""

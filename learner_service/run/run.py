@@ -41,10 +41,7 @@ class Run:
     """The learner's central object: it makes the parts, and the servicers call them. Lives on the event loop.
 
     Coroutine methods wait for threads. All others return at once.
-
-    records: what the run knows and keeps on the disk. judge: the evaluations and the target. lifecycle: the state, and
-    the end. preparation: decides the environment, and builds the training. connections: actors and evaluators.
-    streams: their open streams. uploader: copies checkpoints to object storage; None without it.
+    uploader: copies checkpoints to object storage; None without it.
     """
 
     def __init__(

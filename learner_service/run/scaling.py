@@ -97,7 +97,6 @@ class ScalingSignal:
         """Record the trainer's totals and the number of connected actors. Call about once a second.
 
         stored: total of stored transitions. missing: those that are missing for updates, at first or after a loss.
-
         While training is paused, the demand is not measured, and the desired number stays.
         """
         self._most_connected = max(self._most_connected, connected)

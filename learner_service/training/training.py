@@ -147,9 +147,7 @@ def build_training(
 ) -> tuple[Training, PolicyGraph]:
     """Build the training, from a checkpoint's `state` when there is one. Blocks for a second or two.
 
-    opening: the opening of its publications.
     published: the newest known version of the run. Later versions are above it.
-
     Returns the training, not yet started, and the graph for its start. Raises UserError, and leaves nothing open, when
     algorithm, environment, replay or checkpoint do not fit.
     """

@@ -35,7 +35,6 @@ class ProcessSink:
 
     The process starts with the first scalars. It is a program of its own and not a fork, because the learner has gRPC's
     threads. It ends when its standard input closes. When it fails, the reason is logged once, and the run goes on.
-
     kind: mlflow or wandb. patience_s: longest time that `close` takes.
     """
 
