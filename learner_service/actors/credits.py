@@ -262,11 +262,8 @@ class Credits:
     def _end_leases(self) -> None:
         self._timer = None
         now, lease_s = self.loop.time(), self.lease_s
-        ended = 0
         while self._waiting and self._leases and (oldest := next(iter(self._leases))).granted_at + lease_s <= now:
             self._end(oldest)
-            ended += 1
-        for _ in range(ended):
             self.limiter.release(self.segment_transitions)
         self._pump()
 

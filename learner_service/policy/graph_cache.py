@@ -22,7 +22,8 @@ from actorq.statefiles.documents import read_document, write_document
 from actorq.telemetry.machine import package_version
 from learner_service.policy import policy_graph
 from learner_service.policy.graph_operations import UnknownOperationError
-from learner_service.policy.policy_graph import as_acted, example_inputs, exported_policy_graph, write_policy_graph
+from learner_service.policy.graph_writer import write_graph
+from learner_service.policy.policy_graph import as_acted, example_inputs, export_graph, graph_by
 from learner_service.policy.recorded_calls import record
 
 # Another version of one of these packages may export a different graph.
@@ -71,10 +72,10 @@ def cached_policy_graph(
     """The policy's graph: written if possible, else read from the file, else exported and cached.
 
     A damaged file and a file of another policy are replaced. The log says so, and also when the file cannot be
-    written. Raises the errors of `exported_policy_graph`.
+    written. Raises the errors of `export_policy_graph`.
     """
     try:
-        return write_policy_graph(policy, spec, takes_noise, greedy)
+        return graph_by(write_graph, policy, spec, takes_noise, greedy)
     except UnknownOperationError as error:
         unknown = str(error)
     key = _key(policy, spec, takes_noise, greedy)
@@ -82,7 +83,7 @@ def cached_policy_graph(
     if model is not None:
         return read_graph(model)
     _log.info("PyTorch's exporter exports the policy's graph, because of %s", unknown)
-    graph = exported_policy_graph(policy, spec, takes_noise, greedy)
+    graph = graph_by(export_graph, policy, spec, takes_noise, greedy)
     if key:
         try:
             write_document(path, {"key": key, "model": base64.b64encode(graph.model).decode()}, sync=False)

@@ -72,22 +72,13 @@ def export_policy_graph(
     it. Raises UserError when a stochastic policy needs `with_greedy` and has no such method.
     """
     try:
-        return write_policy_graph(policy, spec, takes_noise, greedy)
+        return graph_by(write_graph, policy, spec, takes_noise, greedy)
     except UnknownOperationError:
-        return exported_policy_graph(policy, spec, takes_noise, greedy)
+        return graph_by(export_graph, policy, spec, takes_noise, greedy)
 
 
-def write_policy_graph(policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, greedy: bool) -> PolicyGraph:
-    """The same graph without PyTorch's exporter, in milliseconds. Raises UnknownOperationError for many policies."""
-    return _graph(write_graph, policy, spec, takes_noise, greedy)
-
-
-def exported_policy_graph(policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, greedy: bool) -> PolicyGraph:
-    """The same graph from PyTorch's exporter, in seconds."""
-    return _graph(_export, policy, spec, takes_noise, greedy)
-
-
-def _graph(make: _Make, policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, greedy: bool) -> PolicyGraph:
+def graph_by(make: _Make, policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, greedy: bool) -> PolicyGraph:
+    """The same graph, made in one way: by `write_graph` in milliseconds if it can, or by `export_graph` in seconds."""
     acted = as_acted(policy, spec, takes_noise and greedy)
     signature = _signature(policy, spec, takes_noise, takes_noise and greedy)
     model = make(acted, example_inputs(spec, takes_noise), [port.name for port in signature.outputs])
@@ -152,7 +143,8 @@ def _signature(policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, gree
     return signature_of(data_inputs(spec, takes_noise), outputs, bool(spec.sizes), spans, spec.sizes)
 
 
-def _export(policy: nn.Module, inputs: dict[str, Tensor], outputs: list[str]) -> onnx.ModelProto:
+def export_graph(policy: nn.Module, inputs: dict[str, Tensor], outputs: list[str]) -> onnx.ModelProto:
+    """The graph from PyTorch's exporter. Parameters and errors as in `write_graph` and `export_policy_graph`."""
     _make_distinct(policy)
     rows: tuple[Any, ...] = tuple({0: torch.export.Dim("batch")} for _ in inputs)
     if any(each.kind is each.VAR_POSITIONAL for each in inspect.signature(policy.forward).parameters.values()):

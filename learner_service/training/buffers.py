@@ -2,6 +2,7 @@
 
 import math
 import time
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -47,13 +48,9 @@ def open_buffer(
     replay, moments = config.replay, None
     if config.normalize_observations and spec.vector is not None:
         moments = ObservationMoments(spec.vector.shape)
-
-    def opened() -> ReplayStore:
-        rows, further = _segment_rows(config, spec), config.further_columns(is_on_policy(algorithm))
-        return ReplayStore.open(
-            directory, spec, replay.capacity, further, rows, earlier_transitions=earlier_transitions
-        )
-
+    rows, further = _segment_rows(config, spec), config.further_columns(is_on_policy(algorithm))
+    # Called after all checks of the settings, so that they raise before there are files.
+    opened = partial(ReplayStore.open, directory, spec, replay.capacity, further, rows)
     if is_on_policy(algorithm):
         check_told(config, algorithm)
         size = algorithm.rollout_size
@@ -66,7 +63,7 @@ def open_buffer(
             # An actor that waits for the next policy keeps its credits. Those of the others must not wait for them.
             ahead += config.actors * WINDOW * config.actor.segment_length * config.environments_per_actor
         return RolloutQueue(
-            opened(),
+            opened(earlier_transitions=earlier_transitions),
             RateLimiter.of_queue(algorithm.epochs, size, ahead, time.monotonic),
             size,
             PublishedVersions(config.queue.max_policy_lag),
@@ -77,9 +74,8 @@ def open_buffer(
     off_policy = cast(Algorithm, algorithm)
     check_one_step(config, spec, off_policy)
     returns = _returns(config, off_policy)
-    # Raises its errors before there are files.
     config.dynamic_capacity_of(spec)
-    store = opened()
+    store = opened(earlier_transitions=earlier_transitions)
     sampler = (
         PrioritizedSampler(
             *(store, rng, replay.priority_exponent),
