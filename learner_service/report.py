@@ -9,6 +9,7 @@ from typing import Any
 from actorq.domain.processes import ProcessStats
 from actorq.domain.status import Energy, RunState, RunStatus
 from learner_service.actors.intake import IntakeStatistics
+from learner_service.networks.precision import FP32
 from learner_service.reporting.meters import RateMeter
 from learner_service.run.run import Run
 from learner_service.sparsity import Flops
@@ -69,7 +70,7 @@ class Reporter:
             flagged_evaluation=run.judge.flagged or run.judge.unconfirmed,
             outdated=records.outdated,
             publishing_problem=training.publisher.problem if training else "",
-            precision=training.precision if training else "",
+            precision=str(getattr(training.algorithm, "precision", FP32)) if training else "",
             rollout_queue=training.rollout_queue() if training else None,
             exported_policy=run.lifecycle.export.url,
         )

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -76,7 +77,7 @@ class Intake:
         self._staleness = StalenessHistogram()
         self._ranges = ObservedRanges()
         self._versions = PublishedVersions(max_lag=MOST_STALE - 1)
-        self._by_scheme: dict[str, int] = {}
+        self._by_scheme: Counter[str] = Counter()
         # By the names of the columns of the last segment. All segments of a run have the same.
         self._columns_of = lru_cache(maxsize=1)(partial(columns_of, self.spec))
         self._stored_segments = 0
@@ -183,7 +184,7 @@ class Intake:
             # Older checkpoints do not have them.
             if "versions" in state:
                 self._versions.load_state(state["versions"])
-            self._by_scheme.update(state["transitions_by_scheme"])
+            self._by_scheme = Counter(state["transitions_by_scheme"])
 
     def account_for(self, stored: int) -> None:
         """Count the transitions in the replay that the last checkpoint misses after a crash.
@@ -191,15 +192,13 @@ class Intake:
         They are split among the schemes like the counted ones. Without counted ones, the run's scheme gets them all.
         """
         with self._lock:
-            counted = sum(self._by_scheme.values())
-            missing = stored - counted
-            if missing <= 0:
+            counted = self._by_scheme.total()
+            if (missing := stored - counted) <= 0:
                 return
             shares = {scheme: missing * count // counted for scheme, count in self._by_scheme.items() if count}
             most = max(shares, key=lambda scheme: self._by_scheme[scheme], default=self.scheme)
             shares[most] = shares.get(most, 0) + missing - sum(shares.values())
-            for scheme, share in shares.items():
-                self._by_scheme[scheme] = self._by_scheme.get(scheme, 0) + share
+            self._by_scheme.update(shares)
 
     def _checked(self, decode: Callable[[], Segment], reserved: int) -> Segment:
         """The segment. Releases the reservation when it does not fit the run."""
@@ -222,7 +221,7 @@ class Intake:
         for span, stop in zip(segment.spans, stops, strict=True):
             acted = int(np.count_nonzero(segment.valid[span.first_step : stop]))
             self._staleness.add(self._versions.lag_of(span.version), acted)
-            self._by_scheme[span.scheme] = self._by_scheme.get(span.scheme, 0) + acted
+            self._by_scheme[span.scheme] += acted
         self._plausibility.update(segment)
         for episode in segment.episodes:
             self._episodes.add(episode.episode_return)

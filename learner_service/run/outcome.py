@@ -15,7 +15,6 @@ from learner_service.files import COMMANDS
 _NAME = "outcome.json"
 # Settings that decide when a run is over.
 _ENDS = ("target_return", "target_success", "max_environment_steps", "max_seconds")
-_PAUSED, _STOPPED = "paused", "stopped"
 
 _log = logging.getLogger(__name__)
 
@@ -80,8 +79,8 @@ class Commands:
                 "%s, and no copy of it is whole: the run goes on as if no operator had paused or ended it", error
             )
             values = {}
-        self.paused = values.get(_PAUSED) is True
-        self.stopped = values.get(_STOPPED) is True
+        self.paused = values.get("paused") is True
+        self.stopped = values.get("stopped") is True
 
     def write(self, *, paused: bool | None = None, stopped: bool | None = None) -> None:
         """Remember a command. Raises UnavailableError, and changes nothing, when the disk refuses."""
@@ -91,7 +90,7 @@ class Commands:
             if (paused, stopped) == (self.paused, self.stopped):
                 return
             try:
-                write_twice(self._path, {_PAUSED: paused, _STOPPED: stopped})
+                write_twice(self._path, {"paused": paused, "stopped": stopped})
             except OSError as error:
                 raise UnavailableError(f"the command cannot be written ({error.strerror}): try again") from error
             self.paused, self.stopped = paused, stopped

@@ -93,11 +93,6 @@ class Training:
         return state
 
     @property
-    def precision(self) -> str:
-        """Precision of the products of wide hidden layers; fp32 for an algorithm without this attribute."""
-        return str(getattr(self.algorithm, "precision", FP32))
-
-    @property
     def multi_step_since(self) -> int | None:
         """As in `ReplayBuffer`; None without a replay."""
         return self.replay.multi_step_since if isinstance(self.replay, ReplayBuffer) else None
@@ -114,13 +109,8 @@ class Training:
         if not isinstance(self.batches, RolloutBatches):
             return None
         queue, mismatch = self.batches.queue, self.batches.mismatch
-        return RolloutQueueStatus(
-            waiting_transitions=queue.waiting_transitions,
-            dropped_transitions=queue.dropped_transitions,
-            mismatch=mismatch.mean("mismatch"),
-            divergence=mismatch.mean("divergence"),
-            policy_lag=mismatch.mean("policy_lag"),
-        )
+        means = {name: mismatch.mean(name) for name in ("mismatch", "divergence", "policy_lag")}
+        return RolloutQueueStatus(queue.waiting_transitions, queue.dropped_transitions, **means)
 
     def storage(self) -> StorageStatus:
         """The present state of the replay's storage."""
