@@ -52,8 +52,13 @@ class Connections:
         tables: dict[Role, LastSequences] = {"evaluator": records.evaluations.sequences}
         if training is not None:
             tables["actor"] = training.replay.sequences
-        if incarnation and role in tables and (before is None or before.incarnation != incarnation):
-            _require_remembered(tables[role], name, incarnation)
+        is_new = incarnation != 0 and (before is None or before.incarnation != incarnation)
+        # Otherwise its data could be stored twice.
+        if is_new and role in tables and tables[role].may_have_forgotten(actor_key(name), incarnation):
+            raise NotFoundError(
+                f"actor {name!r} with incarnation {incarnation}: the learner keeps the last sequences of {MOST_ACTORS} "
+                "actors, and has forgotten those of older ones; start it again, so that it joins with 0"
+            )
         newest_stored = max(table.newest_incarnation(actor_key(name)) for table in tables.values())
         member = records.members.join(name, incarnation, role, nonce, newest_stored, owner)
         if before is not None and before is not member:
@@ -141,15 +146,6 @@ class Connections:
         if lost_through > stored and training is not None:
             training.intake.skip_lost(member, stored, lost_through)
         return max(stored, lost_through)
-
-
-def _require_remembered(sequences: LastSequences, name: str, incarnation: int) -> None:
-    """Raise NotFoundError when the last sequence of an incarnation may be forgotten: its data could be stored twice."""
-    if sequences.may_have_forgotten(actor_key(name), incarnation):
-        raise NotFoundError(
-            f"actor {name!r} with incarnation {incarnation}: the learner keeps the last sequences of {MOST_ACTORS} "
-            "actors, and has forgotten those of older ones; start it again, so that it joins with 0"
-        )
 
 
 def membership(config: RunConfig, identity: RunIdentity, member: Member, resume_after: int, steps: int) -> Membership:

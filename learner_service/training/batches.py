@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -217,8 +216,12 @@ class RolloutBatches(Batches):
         senders = [each.senders[each.valid] for each in self._rollout]
         chosen = alike(np.concatenate(senders), size)
         starts = np.cumsum([0, *map(len, senders)])
-        parts = (chosen[(start <= chosen) & (chosen < stop)] - start for start, stop in pairwise(starts))
-        return np.concatenate(list(map(_observations, self._rollout, parts)))
+        parts: list[NDArray[Any]] = []
+        for each, start, stop in zip(self._rollout, starts[:-1], starts[1:], strict=True):
+            steps, environments = np.nonzero(each.valid)
+            places = chosen[(start <= chosen) & (chosen < stop)] - start
+            parts.append(each.observations[steps[places], environments[places]])
+        return np.concatenate(parts)
 
     def published(self, version: int, parameters: Mapping[str, NDArray[Any]]) -> None:
         """Count the lag of transitions from this version too."""
@@ -232,13 +235,6 @@ class RolloutBatches(Batches):
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned."""
         self.mismatch.load_state(state["mismatch"])
-
-
-def _observations(trajectories: Batch, chosen: NDArray[np.int64]) -> NDArray[Any]:
-    """The observations before some of the valid steps."""
-    steps, environments = np.nonzero(trajectories.valid)
-    observations: NDArray[Any] = trajectories.observations[steps[chosen], environments[chosen]]
-    return observations
 
 
 def dynamic_capacity(
