@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from prometheus_client import Metric
 
 from actorq.domain.status import RunState, RunStatus
+from actorq.domain.trajectory import Role
 from actorq.telemetry.metrics import counter, gauge, labelled_counter, labelled_gauge
 from learner_service.actors.intake import IntakeStatistics
 from learner_service.report import Reporter
@@ -15,6 +16,7 @@ _GRAMS_PER_KG = 1e3
 # Processes name their own service. Unknown names share one label, so that the number of time series is bounded.
 _SERVICES = ("learner", "quantizer", "actor", "evaluator", "meter")
 _OTHER = "other"
+_ROLES: tuple[Role, ...] = ("actor", "evaluator")
 
 
 def learner_metrics(run: Run, reporter: Reporter) -> Iterator[Metric]:
@@ -137,10 +139,7 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
         "actorq_learner_actors",
         "Actors and evaluators with an open stream.",
         ("role",),
-        {
-            ("actor",): run.records.members.connected("actor"),
-            ("evaluator",): run.records.members.connected("evaluator"),
-        },
+        {(role,): run.records.members.connected(role) for role in _ROLES},
     )
     yield counter(
         "actorq_learner_calibration_rows_left_out",

@@ -221,8 +221,10 @@ class Credits:
         self._pump_is_due = False
         while not self._stopped and (self._admit_late() or self._grant()):
             pass
-        if self._waiting and not self._stopped:
-            self._end_leases_later()
+        # Leases end only while streams wait.
+        if self._waiting and self._leases and self._timer is None and not self._stopped:
+            due = next(iter(self._leases)).granted_at + self.lease_s
+            self._timer = self.loop.call_at(max(due, self.loop.time()), self._end_leases)
 
     def _admit_late(self) -> bool:
         """Store the segment that has waited longest. Returns False without such a segment or a reservation."""
@@ -252,12 +254,6 @@ class Credits:
         stream.tell()
         self._waiting.rotate(-1)
         return True
-
-    def _end_leases_later(self) -> None:
-        """Start the timer that ends leases. Called only while streams wait."""
-        if self._timer is None and self._leases:
-            due = next(iter(self._leases)).granted_at + self.lease_s
-            self._timer = self.loop.call_at(max(due, self.loop.time()), self._end_leases)
 
     def _end_leases(self) -> None:
         self._timer = None

@@ -55,11 +55,7 @@ class IntakeStatistics:
 
 @dataclass(eq=False)
 class Intake:
-    """Stores segments in the replay. Thread-safe.
-
-    scheme: the scheme of the run. Segments may come from policies of all its `acting_schemes`.
-    published_version: returns the newest version of the run. Segments of much higher versions are refused.
-    """
+    """Stores segments in the replay. Thread-safe. published_version: segments of much higher versions are refused."""
 
     spec: EnvironmentSpec
     replay: SegmentBuffer

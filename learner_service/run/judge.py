@@ -12,7 +12,6 @@ from actorq.text import return_text, size_text
 from learner_service.actors.credits import ActorStream
 from learner_service.actors.members import Member
 from learner_service.actors.schemes import acting_schemes
-from learner_service.replay.storage.mapped_files import Machine
 from learner_service.run.records import Records
 from learner_service.training.training import Training
 
@@ -128,8 +127,15 @@ class Judge:
                 await self._evaluated.wait()
 
     def store(self, member: Member, evaluation: Evaluation, training: Training) -> bool:
-        """Store an evaluation, on the storage thread. False for a duplicate. UnavailableError while the disk is low."""
-        self._require_room(training.replay.machine)
+        """Store an evaluation, on the storage thread; False if it is there. Raises UnavailableError on a low disk."""
+        least = int(_ROOM * self._records.config.replay.min_free_bytes)
+        free = training.replay.machine.free_bytes(self._records.identity.directory)
+        was_low, self._disk_is_low = self._disk_is_low, free < least
+        if self._disk_is_low:
+            reason = f"the disk has {size_text(free)}, and evaluations need {size_text(least)}"
+            if not was_low:
+                _log.warning("evaluations wait: %s", reason)
+            raise UnavailableError(f"evaluation: {reason}: send it again later")
         steps = training.replay.total_transitions
         try:
             if not self._records.evaluations.append(member, evaluation, steps, self._records.clock.elapsed_s):
@@ -139,17 +145,6 @@ class Judge:
             raise UnavailableError(reason) from error
         self._records.events.evaluation(evaluation, steps, time.time())
         return True
-
-    def _require_room(self, machine: Machine) -> None:
-        """Raise UnavailableError while the disk is low. Logs one line when that begins."""
-        least = int(_ROOM * self._records.config.replay.min_free_bytes)
-        free = machine.free_bytes(self._records.identity.directory)
-        was_low, self._disk_is_low = self._disk_is_low, free < least
-        if self._disk_is_low:
-            reason = f"the disk has {size_text(free)}, and evaluations need {size_text(least)}"
-            if not was_low:
-                _log.warning("evaluations wait: %s", reason)
-            raise UnavailableError(f"evaluation: {reason}: send it again later")
 
     def decide(self, evaluator: str, evaluation: Evaluation) -> bool:
         """Compare a stored evaluation with the target. Returns whether the run is solved."""

@@ -43,8 +43,7 @@ _NAMES = ("checkpoints", "best", "replay", copy_of(_SPEC).name, _SPEC.name)
 class Preparation:
     """Builds the training once. Lives on the event loop. Building and resetting run on other threads.
 
-    restored: the state to resume from; None for a new run.
-    known: the run's spec; None before it is decided.
+    restored: the state to resume from; None for a new run. known: the run's spec; None before it is decided.
     problem: why the newest environment was refused, in one line. refused: number of refused environments.
     """
 

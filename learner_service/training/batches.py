@@ -21,10 +21,7 @@ _MOST_UPDATES_PER_SAMPLE = 8
 
 
 def alike(senders: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
-    """Ascending indexes of at most `size` rows: the same number for each actor, as far as its rows suffice.
-
-    An actor's rows are evenly spaced. senders: the actor of each row, uint64[B].
-    """
+    """Ascending indexes of at most `size` rows: of each sender, uint64[B], equally many if possible, evenly spaced."""
     if len(senders) <= size:
         return np.arange(len(senders))
     by_actor = np.argsort(senders, kind="stable")
@@ -78,10 +75,7 @@ class Batches(Protocol):
 
     @abstractmethod
     def observed(self, size: int) -> NDArray[Any] | None:
-        """At most `size` observations of the data that were learned from last, [B, *policy_observation].
-
-        Those of all actors alike, as far as they suffice. None before the first `learn`.
-        """
+        """At most `size` observations [B, *policy_observation] last learned from, of all actors alike; None at first."""
 
     def is_due(self, before: int, updates: int) -> bool:
         """Whether a policy is due, after `learn` has raised the updates from `before`; by default always."""

@@ -65,7 +65,7 @@ class Checkpoints:
             shutil.rmtree(leftover)
 
     def save(self, state: LearnerState) -> Path:
-        """Write and fsync a checkpoint, remove the oldest beyond `keep`, return its folder. OSError changes nothing."""
+        """Write and fsync a checkpoint, then remove those beyond `keep`. Raises OSError, and then changes nothing."""
         final = self.directory / f"{state.updates:012d}"
         partial = final.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)

@@ -51,7 +51,6 @@ class Snapshot:
 class Publisher:
     """Owns the stream to the quantizer. `offer` and `evaluated` are thread-safe.
 
-    opening: the run, the scheme of its actors, and this learner.
     mark: reserves each version before it is sent, so that no number is sent again after a kill.
     """
 

@@ -16,11 +16,7 @@ _LEFT_ALONE_S = 10
 
 @dataclass(frozen=True)
 class Start:
-    """What a tracker needs to begin.
-
-    target: server or project. run_id: the run's id, the same over all lives of its learner. name: for people.
-    directory: the run's folder. parameters: settings by dotted name.
-    """
+    """What a tracker needs to begin. target: server or project. run_id: of all learners. parameters: by dotted name."""
 
     target: str
     run_id: str
