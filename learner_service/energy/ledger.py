@@ -19,13 +19,11 @@ _VERSION = 2
 # actors that a run can have. Of more nodes, those without a reading are dropped. Further roles are not accounted for.
 _MOST_PROCESSES, _MOST_NODES, _MOST_ROLES = 32_768, 1000, 16
 _MOST_METHOD_BYTES = 1000
-
-_log = logging.getLogger(__name__)
-
+# Part of the unclaimed energy that is carried from one reading to the next. Late reports claim it.
+_CARRIED = 31 / 32
 NO_METER = f"{UNAVAILABLE}: no meter has reported"
 
-_CARRIED = 31 / 32
-"""Part of the unclaimed energy that is carried from one reading to the next. Late reports claim it."""
+_log = logging.getLogger(__name__)
 
 
 class Counters(NamedTuple):

@@ -36,7 +36,7 @@ _PENDING = "reset.json"
 _SPEC = Path("environment.json")
 _EVALUATIONS = Path("evaluations.jsonl")
 # The files of an environment. The spec comes last, so that no run without a spec finds the other files.
-_NAMES = ("checkpoints", "best", "replay", copy_of(_SPEC).name, _SPEC.name)
+NAMES = ("checkpoints", "best", "replay", copy_of(_SPEC).name, _SPEC.name)
 
 
 @dataclass(eq=False)
@@ -225,7 +225,7 @@ class Preparation:
 
     def _set_aside(self) -> Path | None:
         """Move the files of the environment. Returns where they are; None when there were none."""
-        names = present_files(self._directory)
+        names = [name for name in NAMES if (self._directory / name).exists()]
         if names == ["checkpoints"] and not any((self._directory / "checkpoints").iterdir()):
             return None
         self.records.identity.count_reset()
@@ -238,11 +238,6 @@ class Preparation:
     def _require_idle(self) -> None:
         if self._building is not None or self._resetting is not None:
             raise UnavailableError("the run's environment is being decided: try again")
-
-
-def present_files(directory: Path) -> list[str]:
-    """The files and folders of the environment in a run's folder."""
-    return [name for name in _NAMES if (directory / name).exists()]
 
 
 def begin_reset(directory: Path) -> Path:
@@ -264,7 +259,7 @@ def finish_reset(directory: Path) -> None:
     folder.mkdir(exist_ok=True)
     evaluations = (_EVALUATIONS.name, count_file(_EVALUATIONS).name) if (directory / _EVALUATIONS).exists() else ()
     # A file that is there already was moved before, by a learner that has begun anew.
-    for name in (*(evaluations if not (folder / _EVALUATIONS).exists() else ()), *_NAMES):
+    for name in (*(evaluations if not (folder / _EVALUATIONS).exists() else ()), *NAMES):
         if (directory / name).exists() and not (folder / name).exists():
             (directory / name).rename(folder / name)
     remove_both(directory / _PENDING)

@@ -75,7 +75,7 @@ class Batches(Protocol):
 
     @abstractmethod
     def observed(self, size: int) -> NDArray[Any] | None:
-        """At most `size` observations [B, *policy_observation] last learned from, of all actors alike; None at first."""
+        """At most `size` observations last learned from, [B, *policy_observation], of all actors alike; or None."""
 
     def is_due(self, before: int, updates: int) -> bool:
         """Whether a policy is due, after `learn` has raised the updates from `before`; by default always."""
