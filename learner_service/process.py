@@ -142,7 +142,8 @@ class LearnerService(Service):
         # Leaving actors send a last report of the resources that they used.
         await run.streams.until_closed(_FAREWELL_S)
         if not (was_over and self._summary.exists()):
-            run.records.resources.estimate_to_now(run.records.clock.elapsed_s)
+            run.records.resources.record_self()
+            run.records.resources.ledger.estimate_to_now(run.records.clock.elapsed_s)
             summary = self._reporter.summary()
             written = self._write_end(summary)
             await asyncio.to_thread(run.records.events.close, summary)

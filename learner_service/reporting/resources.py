@@ -44,11 +44,6 @@ class Resources:
             self.record(stats)
         self.ledger.report_node(energy, meter=processes[0].incarnation if processes else energy.node)
 
-    def estimate_to_now(self, elapsed_s: float) -> None:
-        """Add an estimate of the energy that the meters have not read yet, up to the run's end at `elapsed_s`."""
-        self.record_self()
-        self.ledger.estimate_to_now(elapsed_s)
-
     def processes(self) -> tuple[ProcessStats, ...]:
         """The newest report of each process."""
         return tuple(self._processes.values())

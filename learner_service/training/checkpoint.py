@@ -129,14 +129,10 @@ def find_newest(directory: Path) -> CheckpointScan:
     for folder in sorted(folders, key=lambda path: (path.stem, not path.suffix), reverse=True):
         try:
             if not folder.suffix:
-                return CheckpointScan(read_checkpoint(folder), damaged)
+                files = CheckpointFiles.read(folder)
+                state = LearnerState(files.updates, safetensors.torch.load(files.tensors), files.values)
+                return CheckpointScan(state, damaged)
             damaged[folder] = "it was set aside"
         except InvalidInputError as error:
             damaged[folder] = str(error)
     return CheckpointScan(None, damaged)
-
-
-def read_checkpoint(folder: Path) -> LearnerState:
-    """Read a checkpoint. Raises as `CheckpointFiles.read`."""
-    files = CheckpointFiles.read(folder)
-    return LearnerState(files.updates, safetensors.torch.load(files.tensors), files.values)
