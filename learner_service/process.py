@@ -132,7 +132,8 @@ class LearnerService(Service):
         await run.preparation.restore()
         while not lifecycle.ended.is_set() and lifecycle.fault is None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(lifecycle.ended.wait(), _PERIOD_S)
+                async with asyncio.timeout(_PERIOD_S):
+                    await lifecycle.ended.wait()
             run.beat()
             self._reporter.write_events()
             if run.conflict is not None:
@@ -151,7 +152,8 @@ class LearnerService(Service):
             last = False
             while not (written or last) and self._linger:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._told_to_end.wait(), _PERIOD_S)
+                    async with asyncio.timeout(_PERIOD_S):
+                        await self._told_to_end.wait()
                 last = self._told_to_end.is_set()
                 written = self._write_end(summary)
         if self._linger:

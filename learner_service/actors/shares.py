@@ -17,7 +17,6 @@ class Shares:
 
     steps, actors: what Join tells, and the number of actors that it is for; steps 0 for runs that are not synchronous.
     segment: steps of a segment.
-
     A rollout is complete when all actors have sent their share. Without one of them it never would be: the others then
     take its share as well.
     """

@@ -36,7 +36,6 @@ def fingerprint(policy: nn.Module, examples: Mapping[str, Tensor]) -> str:
     """A digest of the torch calls in a forward pass, and of their tensors.
 
     policy: on the CPU, in eval mode. examples: its inputs, by name and in order.
-
     Parameters and buffers count with name, shape and dtype. All other tensors count with their values. So the digest
     stays the same while the policy trains, and changes with its code, layers or constants.
 

@@ -67,7 +67,6 @@ def export_policy_graph(
 
     takes_noise: the policy takes noise as its second input.
     greedy: the graph of a stochastic policy has a second output, the actions without noise. No effect on others.
-
     Raises RuntimeError when the exporter has folded a parameter into a constant, because later versions cannot replace
     it. Raises UserError when a stochastic policy needs `with_greedy` and has no such method.
     """
