@@ -22,8 +22,7 @@ _Job = tuple[Callable[[], Any], Callable[[Any], None], Callable[[BaseException],
 class StorageThread:
     """Runs jobs one at a time, in the order of submission, and reports each result on the event loop.
 
-    Jobs that finish while the loop is busy are reported together. Call all methods on the event loop. The first job
-    starts the thread.
+    Jobs that finish while the loop is busy are reported together. Call all methods on the event loop.
     """
 
     def __init__(self) -> None:

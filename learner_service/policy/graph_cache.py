@@ -70,8 +70,7 @@ def cached_policy_graph(
 ) -> PolicyGraph:
     """The policy's graph: written if possible, else read from the file, else exported and cached.
 
-    A damaged file and a file of another policy are replaced. The log says so, and also when the file cannot be
-    written. Raises the errors of `export_policy_graph`.
+    A damaged file and one of another policy are replaced, which is logged. Raises as `export_policy_graph`.
     """
     try:
         return graph_by(write_graph, policy, spec, takes_noise, greedy)

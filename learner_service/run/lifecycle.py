@@ -41,11 +41,10 @@ class Lifecycle:
 
     restored: set when the run is restored from the disk. A new run is restored from the start.
     outcome: the reason why the run is over, or is about to be; None before.
-    interrupted: whether this learner leaves a run that is not over.
+    interrupted: whether this learner leaves a run that is not over. commands: of operators, to earlier learners too.
     ended: set when everything is saved: the run is over, or this learner leaves it. Set after a fault, too.
     export: of the best policy at the end. uploader: None without object storage.
     stays_over: a finished run stays over unless its target or budget has changed. Otherwise it trains on.
-    commands: what operators have commanded, before this learner too.
     """
 
     records: Records

@@ -177,7 +177,6 @@ class RolloutBatches(Batches):
     def __init__(
         self, config: RunConfig, algorithm: OnPolicyAlgorithm, queue: RolloutQueue, device: torch.device
     ) -> None:
-        """device: of the algorithm."""
         self.buffer = self.queue = queue
         self.mismatch = Mismatch(algorithm.log_probabilities, queue.versions, device)
         self._algorithm = algorithm

@@ -45,7 +45,6 @@ class Trainer:
     """Runs on its own thread from `start` to `stop`. The control methods are thread-safe.
 
     quantization_aware: decides which updates compute with the actors' rounded policy.
-    on_published: called with the number of each published version.
     calibration: chooses among the observations for a policy's fidelity.
     write: writes a checkpoint after the given number of updates, and returns its folder. Runs on the trainer's thread.
     """
