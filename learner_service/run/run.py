@@ -80,12 +80,11 @@ class Run:
             best = BestPolicy(directory, client, self.records.evaluations)
             self.uploader = Uploader(volume, identity.run_id, config.checkpoint, best.update)
         self._beats, self._is_writing = Tolerated("the run's clock or evaluations"), False
-        self._storage = StorageThread()
+        storage = self._storage = StorageThread()
         steps = steps_per_policy(config) if config.queue.synchronous else 0
         self._shares = Shares(steps, config.actors, config.actor.segment_length) if steps else None
-        self.streams = Streams(self._storage)
-        self.judge = Judge(self.records)
-        storage, streams, judge = self._storage, self.streams, self.judge
+        streams = self.streams = Streams(storage)
+        judge = self.judge = Judge(records)
         self.lifecycle = Lifecycle(records, streams, judge, checkpoints, export, self.uploader, stays_over)
         self.preparation = Preparation(records, self.lifecycle, streams, storage, client, checkpoints, restored)
         self.connections = Connections(records, self.preparation, self.lifecycle, judge, streams, storage)
