@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from prometheus_client import Metric
 
 from actorq.domain.status import RunState, RunStatus
+from actorq.domain.trajectory import Role
 from actorq.telemetry.metrics import counter, gauge, labelled_counter, labelled_gauge
-from learner_service.actors.intake import NOTHING_STORED
+from learner_service.actors.intake import IntakeStatistics
 from learner_service.report import Reporter
 from learner_service.run.run import Run
 
@@ -15,6 +16,7 @@ _GRAMS_PER_KG = 1e3
 # Processes name their own service. Unknown names share one label, so that the number of time series is bounded.
 _SERVICES = ("learner", "quantizer", "actor", "evaluator", "meter")
 _OTHER = "other"
+_ROLES: tuple[Role, ...] = ("actor", "evaluator")
 
 
 def learner_metrics(run: Run, reporter: Reporter) -> Iterator[Metric]:
@@ -105,7 +107,7 @@ def _policies(status: RunStatus) -> Iterator[Metric]:
 
 def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
     training = run.training
-    stored = training.intake.statistics() if training else NOTHING_STORED
+    stored = training.intake.statistics() if training else IntakeStatistics()
     yield gauge(
         "actorq_learner_samples_per_insert", "Mean number of samples of a transition.", status.samples_per_insert
     )
@@ -137,15 +139,12 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
         "actorq_learner_actors",
         "Actors and evaluators with an open stream.",
         ("role",),
-        {
-            ("actor",): run.records.members.connected("actor"),
-            ("evaluator",): run.records.members.connected("evaluator"),
-        },
+        {(role,): run.records.members.connected(role) for role in _ROLES},
     )
     yield counter(
         "actorq_learner_calibration_rows_left_out",
         "Observations left out of a version's fidelity, because they are far outside those of most actors.",
-        training.intake.left_out if training else 0,
+        stored.left_out,
     )
     yield labelled_counter(
         "actorq_learner_segments",

@@ -39,8 +39,6 @@ _PERIOD_S = 1.0
 # Before the server stops, actors and watchers have this time to hear that the run is over or the learner leaves.
 _FAREWELL_S = 3.0
 
-_log = logging.getLogger(__name__)
-
 
 def fails_again(directory: Path, failure: BaseException, life: int, made_updates: bool) -> bool:
     """Write down `failure`. Returns whether the previous learner ended with the same one, without an update between.
@@ -145,7 +143,8 @@ class LearnerService(Service):
         # Leaving actors send a last report of the resources that they used.
         await run.streams.until_closed(_FAREWELL_S)
         if not (was_over and self._summary.exists()):
-            run.records.resources.estimate_to_now(run.records.clock.elapsed_s)
+            run.records.resources.record_self()
+            run.records.resources.ledger.estimate_to_now(run.records.clock.elapsed_s)
             summary = self._reporter.summary()
             written = self._write_end(summary)
             await asyncio.to_thread(run.records.events.close, summary)
@@ -217,9 +216,8 @@ def run() -> int:
     if config.algorithm not in ALGORITHMS:
         # Report a mistake in a user's algorithm before an actor joins.
         chosen_algorithm(config)
-    return run_process(
-        partial(_service, config, settings, process), process, process.name or "learner", config, "learner"
-    )
+    make = partial(_service, config, settings, process)
+    return run_process(make, process, process.name or "learner", config, "learner")
 
 
 def _service(config: RunConfig, settings: LearnerSettings, process: ProcessSettings) -> LearnerService:

@@ -8,7 +8,8 @@ from typing import Any
 
 from actorq.domain.processes import ProcessStats
 from actorq.domain.status import Energy, RunState, RunStatus
-from learner_service.actors.intake import NOTHING_STORED
+from learner_service.actors.intake import IntakeStatistics
+from learner_service.networks.precision import FP32
 from learner_service.reporting.meters import RateMeter
 from learner_service.run.run import Run
 from learner_service.sparsity import Flops
@@ -28,7 +29,7 @@ class Reporter:
         records.resources.record_self()
         steps = training.replay.total_transitions if training else 0
         updates = training.trainer.updates if training else 0
-        stored = training.intake.statistics() if training else NOTHING_STORED
+        stored = training.intake.statistics() if training else IntakeStatistics()
         return RunStatus(
             run_id=records.identity.run_id,
             state=run.lifecycle.state,
@@ -69,7 +70,7 @@ class Reporter:
             flagged_evaluation=run.judge.flagged or run.judge.unconfirmed,
             outdated=records.outdated,
             publishing_problem=training.publisher.problem if training else "",
-            precision=training.precision if training else "",
+            precision=str(getattr(training.algorithm, "precision", FP32)) if training else "",
             rollout_queue=training.rollout_queue() if training else None,
             exported_policy=run.lifecycle.export.url,
         )

@@ -11,7 +11,8 @@ from actorq.domain.status import RunStatus
 from actorq.errors import InvalidInputError
 from actorq.telemetry.rationed import Rationed
 from actorq.transport.security.identity import owner_of, require_member
-from actorq.v1 import learner_pb2, learner_pb2_grpc
+from actorq.v1 import learner_pb2 as pb
+from actorq.v1 import learner_pb2_grpc
 from learner_service.actors.credits import ActorStream
 from learner_service.report import Reporter
 from learner_service.run.run import Run
@@ -33,7 +34,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         )
         self._watchers = 0
 
-    async def Join(self, request: learner_pb2.JoinRequest, context: Any) -> learner_pb2.JoinResponse:
+    async def Join(self, request: pb.JoinRequest, context: Any) -> pb.JoinResponse:
         """Admit an actor or evaluator to the run."""
         joining = wire.joining_from_proto(request)
         require_member(context, joining.actor_name, joining.role)
@@ -44,8 +45,8 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         return wire.membership_to_proto(membership)
 
     async def StreamTrajectories(
-        self, request_iterator: AsyncIterator[learner_pb2.StreamTrajectoriesRequest], context: Any
-    ) -> AsyncIterator[learner_pb2.StreamTrajectoriesResponse]:
+        self, request_iterator: AsyncIterator[pb.StreamTrajectoriesRequest], context: Any
+    ) -> AsyncIterator[pb.StreamTrajectoriesResponse]:
         """Receive segments, evaluations and reports; send acknowledgments, credits and directives."""
         first = await anext(aiter(request_iterator), None)
         if first is None or first.WhichOneof("payload") != "open":
@@ -71,18 +72,16 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
                 await reader
             self._connections.close_stream(stream)
 
-    async def _read(
-        self, request_iterator: AsyncIterator[learner_pb2.StreamTrajectoriesRequest], stream: ActorStream
-    ) -> None:
+    async def _read(self, request_iterator: AsyncIterator[pb.StreamTrajectoriesRequest], stream: ActorStream) -> None:
         try:
             async for request in request_iterator:
                 self._handle(request, stream)
-                await self._connections.storage.room()
+                await self._connections.storage.has_room.wait()
             stream.end()
         except Exception as error:
             stream.fail(error)
 
-    def _handle(self, request: learner_pb2.StreamTrajectoriesRequest, stream: ActorStream) -> None:
+    def _handle(self, request: pb.StreamTrajectoriesRequest, stream: ActorStream) -> None:
         match request.WhichOneof("payload"):
             case "segment":
                 segment = request.segment
@@ -98,14 +97,12 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
                     f"stream: expected a segment, evaluation or report, got {other or 'an empty message'}"
                 )
 
-    async def GetStatus(self, request: learner_pb2.GetStatusRequest, context: Any) -> learner_pb2.GetStatusResponse:
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.GetStatusResponse:
         """Return the status of the run."""
         self._lifecycle.require_restored()
-        return learner_pb2.GetStatusResponse(status=self._statuses.get()[1])
+        return pb.GetStatusResponse(status=self._statuses.get()[1])
 
-    async def WatchStatus(
-        self, request: learner_pb2.WatchStatusRequest, context: Any
-    ) -> AsyncIterator[learner_pb2.WatchStatusResponse]:
+    async def WatchStatus(self, request: pb.WatchStatusRequest, context: Any) -> AsyncIterator[pb.WatchStatusResponse]:
         """Send the status of the run periodically until the run is over or this learner leaves it."""
         period = wire.watch_period_from_proto(request)
         await self._lifecycle.until_restored()
@@ -113,7 +110,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         try:
             while True:
                 last, (status, message) = self._lifecycle.ended.is_set(), self._statuses.get()
-                yield learner_pb2.WatchStatusResponse(status=message)
+                yield pb.WatchStatusResponse(status=message)
                 if status.state.final:
                     return
                 if last:
@@ -124,49 +121,39 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         finally:
             self._watchers -= 1
 
-    async def PauseTraining(
-        self, request: learner_pb2.PauseTrainingRequest, context: Any
-    ) -> learner_pb2.PauseTrainingResponse:
+    async def PauseTraining(self, request: pb.PauseTrainingRequest, context: Any) -> pb.PauseTrainingResponse:
         """Pause training."""
-        return learner_pb2.PauseTrainingResponse(updates=await self._run.pause())
+        return pb.PauseTrainingResponse(updates=await self._run.pause())
 
-    async def ResumeTraining(
-        self, request: learner_pb2.ResumeTrainingRequest, context: Any
-    ) -> learner_pb2.ResumeTrainingResponse:
+    async def ResumeTraining(self, request: pb.ResumeTrainingRequest, context: Any) -> pb.ResumeTrainingResponse:
         """Resume training."""
-        return learner_pb2.ResumeTrainingResponse(updates=await self._run.resume())
+        return pb.ResumeTrainingResponse(updates=await self._run.resume())
 
-    async def SaveCheckpoint(
-        self, request: learner_pb2.SaveCheckpointRequest, context: Any
-    ) -> learner_pb2.SaveCheckpointResponse:
+    async def SaveCheckpoint(self, request: pb.SaveCheckpointRequest, context: Any) -> pb.SaveCheckpointResponse:
         """Write a checkpoint."""
         path, updates = await self._run.save()
-        return learner_pb2.SaveCheckpointResponse(path=str(path), updates=updates)
+        return pb.SaveCheckpointResponse(path=str(path), updates=updates)
 
-    async def StopRun(self, request: learner_pb2.StopRunRequest, context: Any) -> learner_pb2.StopRunResponse:
+    async def StopRun(self, request: pb.StopRunRequest, context: Any) -> pb.StopRunResponse:
         """End the run."""
-        return learner_pb2.StopRunResponse(state=wire.run_state_to_proto(await self._lifecycle.stop()))
+        return pb.StopRunResponse(state=wire.run_state_to_proto(await self._lifecycle.stop()))
 
-    async def ResetEnvironment(
-        self, request: learner_pb2.ResetEnvironmentRequest, context: Any
-    ) -> learner_pb2.ResetEnvironmentResponse:
+    async def ResetEnvironment(self, request: pb.ResetEnvironmentRequest, context: Any) -> pb.ResetEnvironmentResponse:
         """Forget the run's environment spec."""
         return wire.environment_reset_to_proto(await self._run.preparation.reset(request.discard))
 
-    async def ReportEnergy(
-        self, request: learner_pb2.ReportEnergyRequest, context: Any
-    ) -> learner_pb2.ReportEnergyResponse:
+    async def ReportEnergy(self, request: pb.ReportEnergyRequest, context: Any) -> pb.ReportEnergyResponse:
         """Record the energy that a node measured."""
         energy, processes = wire.node_energy_from_proto(request.energy), wire.processes_from_proto(request.processes)
         self._run.records.resources.report_energy(energy, processes)
-        return learner_pb2.ReportEnergyResponse()
+        return pb.ReportEnergyResponse()
 
 
-def _with_message(status: RunStatus) -> tuple[RunStatus, learner_pb2.RunStatus]:
+def _with_message(status: RunStatus) -> tuple[RunStatus, pb.RunStatus]:
     return status, wire.run_status_to_proto(status)
 
 
-def _response(stream: ActorStream) -> learner_pb2.StreamTrajectoriesResponse:
+def _response(stream: ActorStream) -> pb.StreamTrajectoriesResponse:
     return wire.stream_answer_to_proto(
         wire.StreamAnswer(
             *(stream.acknowledged, stream.credit, stream.durable, stream.evaluate_version, stream.stop, stream.share)

@@ -40,11 +40,8 @@ class ActorStream:
     """The state of one actor's stream. Lives on the event loop. `changed` is set when there is an answer to send.
 
     acknowledged <= received <= credit: the highest sequences that are stored, received, and allowed.
-    storing: number of the stream's segments at the storage thread.
-    ended: the actor sends nothing more.
-    fault: an error that ends the stream.
+    storing: number of the stream's segments at the storage thread. share: see `Shares`.
     refused: a segment was refused, so no later one may be stored; used by the storage thread.
-    share: see `Shares`.
     """
 
     def __init__(self, member: Member, acknowledged: int) -> None:
@@ -56,7 +53,6 @@ class ActorStream:
         self.credit = acknowledged
         self.leases: deque[_Lease] = deque()
         self.wants_credit = False
-        self.closed = False
         self.ended = False
         self.refused = False
         self.stop = False
@@ -73,10 +69,7 @@ class ActorStream:
             self.tell()
 
     def check_sent(self, sequence: int) -> None:
-        """Check that everything the actor has sent, up to `sequence`, was received; raise CorruptedError otherwise.
-
-        Answers the actor again, because the last answer may be lost.
-        """
+        """Raise CorruptedError unless all up to `sequence` was received. Answer again: the last answer may be lost."""
         self.require_all_before(sequence + 1)
         self.changed.set()
 
@@ -118,6 +111,7 @@ class ActorStream:
         return self.fault is not None or (self.ended and (self.stop or self.acknowledged >= self.received))
 
 
+@dataclass(eq=False)
 class Credits:
     """Grants credits for one segment at a time, in turn, while the limiter admits inserts.
 
@@ -132,19 +126,20 @@ class Credits:
     Runs on the event loop. The limiter's callbacks come from the trainer's thread and move to the loop.
     """
 
-    def __init__(self, limiter: RateLimiter, segment_transitions: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.segment_transitions = segment_transitions
-        self._limiter = limiter
+    limiter: RateLimiter
+    segment_transitions: int
+    loop: asyncio.AbstractEventLoop
+
+    def __post_init__(self) -> None:
         self._open: set[ActorStream] = set()
         self._waiting: deque[ActorStream] = deque()
         self._leases: OrderedDict[_Lease, None] = OrderedDict()
         self._late: deque[_Late] = deque()
         self._late_bytes = 0
-        self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._pump_is_due = False
         self._stopped = False
-        limiter.on_inserts_possible(self._pump_soon)
+        self.limiter.on_inserts_possible(self._pump_soon)
 
     def open(self, stream: ActorStream) -> None:
         """Add a stream that wants credit."""
@@ -181,7 +176,7 @@ class Credits:
         """Acknowledge a stored segment, whose reservation is used up, and grant further credits."""
         stream.storing -= 1
         stream.acknowledge(sequence)
-        if not stream.closed:
+        if stream in self._open:
             self._queue(stream)
         self._pump()
 
@@ -193,7 +188,6 @@ class Credits:
 
     def close(self, stream: ActorStream) -> None:
         """Remove a stream that has ended, and release its unused reservations."""
-        stream.closed = True
         self._open.discard(stream)
         if stream.wants_credit:
             stream.wants_credit = False
@@ -203,7 +197,7 @@ class Credits:
             self._late_bytes = sum(late.size for late in self._late)
         while stream.leases:
             self._end(stream.leases[0])
-            self._limiter.release(self.segment_transitions)
+            self.limiter.release(self.segment_transitions)
         stream.credit = stream.acknowledged
 
     @property
@@ -219,22 +213,24 @@ class Credits:
 
     def _pump_soon(self) -> None:
         # Called on any thread. A stream that begins to wait calls `_pump` itself after it has joined the queue.
-        if (self._waiting or self._late) and not self._pump_is_due and not self._loop.is_closed():
+        if (self._waiting or self._late) and not self._pump_is_due and not self.loop.is_closed():
             self._pump_is_due = True
-            self._loop.call_soon_threadsafe(self._pump)
+            self.loop.call_soon_threadsafe(self._pump)
 
     def _pump(self) -> None:
         self._pump_is_due = False
         while not self._stopped and (self._admit_late() or self._grant()):
             pass
-        if self._waiting and not self._stopped:
-            self._end_leases_later()
+        # Leases end only while streams wait.
+        if self._waiting and self._leases and self._timer is None and not self._stopped:
+            due = next(iter(self._leases)).granted_at + self.lease_s
+            self._timer = self.loop.call_at(max(due, self.loop.time()), self._end_leases)
 
     def _admit_late(self) -> bool:
         """Store the segment that has waited longest. Returns False without such a segment or a reservation."""
         if not self._late:
             return False
-        if not self._limiter.try_reserve(self.segment_transitions):
+        if not self.limiter.try_reserve(self.segment_transitions):
             if not self._leases:
                 return False
             self._end(next(iter(self._leases)))
@@ -248,10 +244,10 @@ class Credits:
         """Give a credit to the next stream in turn. Returns False when no stream waits, or no insert is admitted."""
         while self._waiting and not _is_eligible(self._waiting[0]):
             self._waiting.popleft().wants_credit = False
-        if not self._waiting or self._late or not self._limiter.try_reserve(self.segment_transitions):
+        if not self._waiting or self._late or not self.limiter.try_reserve(self.segment_transitions):
             return False
         stream = self._waiting[0]
-        lease = _Lease(stream, self._loop.time())
+        lease = _Lease(stream, self.loop.time())
         self._leases[lease] = None
         stream.leases.append(lease)
         stream.credit += 1
@@ -259,21 +255,12 @@ class Credits:
         self._waiting.rotate(-1)
         return True
 
-    def _end_leases_later(self) -> None:
-        """Start the timer that ends leases. Called only while streams wait."""
-        if self._timer is None and self._leases:
-            due = next(iter(self._leases)).granted_at + self.lease_s
-            self._timer = self._loop.call_at(max(due, self._loop.time()), self._end_leases)
-
     def _end_leases(self) -> None:
         self._timer = None
-        now, lease_s = self._loop.time(), self.lease_s
-        ended = 0
+        now, lease_s = self.loop.time(), self.lease_s
         while self._waiting and self._leases and (oldest := next(iter(self._leases))).granted_at + lease_s <= now:
             self._end(oldest)
-            ended += 1
-        for _ in range(ended):
-            self._limiter.release(self.segment_transitions)
+            self.limiter.release(self.segment_transitions)
         self._pump()
 
     def _end(self, lease: _Lease) -> None:

@@ -2,14 +2,16 @@
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.columns import Column, columns_of
+from actorq.domain.columns import columns_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Evaluation, Segment
 from actorq.errors import InvalidInputError
@@ -35,58 +37,48 @@ _log = logging.getLogger(__name__)
 class IntakeStatistics:
     """Statistics of stored data: episodes, their recent mean return, staleness in versions, transitions by scheme.
 
-    stored_segments, duplicate_segments, lost_segments: since this process started.
+    stored_segments, duplicate_segments, lost_segments, left_out (calibration rows): since this process started.
     exploring_returns: the lowest and the highest return of all episodes; None before the first.
     """
 
-    episodes: int
-    mean_return: float | None
-    staleness_p50: float
-    staleness_p99: float
-    transitions_by_scheme: dict[str, int]
+    episodes: int = 0
+    mean_return: float | None = None
+    staleness_p50: float = 0.0
+    staleness_p99: float = 0.0
+    transitions_by_scheme: dict[str, int] = field(default_factory=dict)
     stored_segments: int = 0
     duplicate_segments: int = 0
     lost_segments: int = 0
     exploring_returns: tuple[float, float] | None = None
+    left_out: int = 0
 
 
-NOTHING_STORED = IntakeStatistics(0, None, 0.0, 0.0, {})
-
-
+@dataclass(eq=False)
 class Intake:
-    """Stores segments in the replay. Thread-safe.
+    """Stores segments in the replay. Thread-safe. published_version: segments of much higher versions are refused."""
 
-    scheme: the scheme of the run. Segments may come from policies of all its `acting_schemes`.
-    published_version: returns the newest version of the run. Segments of much higher versions are refused.
-    """
+    spec: EnvironmentSpec
+    replay: SegmentBuffer
+    scheme: str
+    published_version: Callable[[], int]
 
-    def __init__(
-        self, spec: EnvironmentSpec, replay: SegmentBuffer, scheme: str, published_version: Callable[[], int]
-    ) -> None:
-        self._spec = spec
-        self._replay = replay
-        self._scheme = scheme
-        self._acting_schemes = acting_schemes(scheme)
-        self._published_version = published_version
+    def __post_init__(self) -> None:
+        self._acting_schemes = acting_schemes(self.scheme)
         # Never held while waiting for the replay's lock or the disk, because the event loop takes it too.
         self._lock = threading.Lock()
         self._episodes = Episodes()
-        self._plausibility = Plausibility(spec.max_episode_steps, not spec.environment_arguments.reward_wrappers)
+        self._plausibility = Plausibility(
+            self.spec.max_episode_steps, not self.spec.environment_arguments.reward_wrappers
+        )
         self._staleness = StalenessHistogram()
         self._ranges = ObservedRanges()
         self._versions = PublishedVersions(max_lag=MOST_STALE - 1)
-        self._by_scheme: dict[str, int] = {}
-        # The names of the columns of the last segment, and these columns. All segments of a run have the same.
-        self._last_columns: tuple[tuple[str, ...], tuple[Column, ...]] = ((), ())
+        self._by_scheme: Counter[str] = Counter()
+        # By the names of the columns of the last segment. All segments of a run have the same.
+        self._columns_of = lru_cache(maxsize=1)(partial(columns_of, self.spec))
         self._stored_segments = 0
         self._duplicate_segments = 0
         self._lost_segments = 0
-
-    def _columns_of(self, segment: Segment) -> tuple[Column, ...]:
-        names, columns = self._last_columns
-        if names != (found := tuple(segment.columns)):
-            self._last_columns = found, (columns := columns_of(self._spec, found))
-        return columns
 
     def published(self, version: int) -> None:
         """Record a published version, from which staleness is counted."""
@@ -97,16 +89,15 @@ class Intake:
         """Store the segment of `decode` under its reservation of `reserved` transitions. Drops a duplicate.
 
         Returns False, and stores nothing, when an earlier segment of the stream was refused. Call on one thread.
-
         Raises InvalidInputError, and stores nothing, when the segment does not fit the run. The replay checks whether
         greedy actions must be present.
         """
         if stream.refused:
-            self._replay.limiter.release(reserved)
+            self.replay.limiter.release(reserved)
             return False
         try:
             segment, member = self._checked(decode, reserved), stream.member
-            if self._replay.insert(segment, member.source(segment.sequence), reserved) is None:
+            if self.replay.insert(segment, member.source(segment.sequence), reserved) is None:
                 self.record_duplicate(member, segment.sequence)
                 return True
             with self._lock:
@@ -128,11 +119,6 @@ class Intake:
         with self._lock:
             return self._ranges.widest()
 
-    @property
-    def left_out(self) -> int:
-        """Rows left out of calibration batches since this process started."""
-        return self._ranges.left_out
-
     def record_duplicate(self, member: Member, sequence: int) -> None:
         """Count a segment that is stored already."""
         _log.info("%s sent segment %d again: dropped", member.name, sequence)
@@ -143,7 +129,7 @@ class Intake:
         """Skip the segments after `stored` up to `through`, which both the replay and the actor have lost."""
         lost = through - stored
         _log.warning("%s: %d acknowledged segments after number %d are lost", member.name, lost, stored)
-        self._replay.skip(member.source(through))
+        self.replay.skip(member.source(through))
         with self._lock:
             # Each peer may tell any number. Their sum must fit into a message.
             self._lost_segments = min(self._lost_segments + lost, _MOST_LOST)
@@ -171,6 +157,7 @@ class Intake:
                 duplicate_segments=self._duplicate_segments,
                 lost_segments=self._lost_segments,
                 exploring_returns=self._plausibility.exploring_returns,
+                left_out=self._ranges.left_out,
             )
 
     def state(self) -> dict[str, Any]:
@@ -193,7 +180,7 @@ class Intake:
             # Older checkpoints do not have them.
             if "versions" in state:
                 self._versions.load_state(state["versions"])
-            self._by_scheme.update(state["transitions_by_scheme"])
+            self._by_scheme = Counter(state["transitions_by_scheme"])
 
     def account_for(self, stored: int) -> None:
         """Count the transitions in the replay that the last checkpoint misses after a crash.
@@ -201,28 +188,26 @@ class Intake:
         They are split among the schemes like the counted ones. Without counted ones, the run's scheme gets them all.
         """
         with self._lock:
-            counted = sum(self._by_scheme.values())
-            missing = stored - counted
-            if missing <= 0:
+            counted = self._by_scheme.total()
+            if (missing := stored - counted) <= 0:
                 return
             shares = {scheme: missing * count // counted for scheme, count in self._by_scheme.items() if count}
-            most = max(shares, key=lambda scheme: self._by_scheme[scheme], default=self._scheme)
+            most = max(shares, key=lambda scheme: self._by_scheme[scheme], default=self.scheme)
             shares[most] = shares.get(most, 0) + missing - sum(shares.values())
-            for scheme, share in shares.items():
-                self._by_scheme[scheme] = self._by_scheme.get(scheme, 0) + share
+            self._by_scheme.update(shares)
 
     def _checked(self, decode: Callable[[], Segment], reserved: int) -> Segment:
         """The segment. Releases the reservation when it does not fit the run."""
         try:
             segment = decode()
-            segment.check(self._spec, self._columns_of(segment))
+            segment.check(self.spec, self._columns_of(tuple(segment.columns)))
             if segment.steps * segment.environments > reserved:
                 raise InvalidInputError(
                     f"segment: at most {reserved} transitions have credit, got {segment.steps} x {segment.environments}"
                 )
             self._check_policies(segment)
         except BaseException:
-            self._replay.limiter.release(reserved)
+            self.replay.limiter.release(reserved)
             raise
         return segment
 
@@ -232,14 +217,14 @@ class Intake:
         for span, stop in zip(segment.spans, stops, strict=True):
             acted = int(np.count_nonzero(segment.valid[span.first_step : stop]))
             self._staleness.add(self._versions.lag_of(span.version), acted)
-            self._by_scheme[span.scheme] = self._by_scheme.get(span.scheme, 0) + acted
+            self._by_scheme[span.scheme] += acted
         self._plausibility.update(segment)
         for episode in segment.episodes:
             self._episodes.add(episode.episode_return)
 
     def _check_policies(self, segment: Segment) -> None:
         # Accept versions above the published ones: a run restored from a copy may not know its latest versions.
-        highest = self._published_version() + LEAP
+        highest = self.published_version() + LEAP
         for span in segment.spans:
             if not 1 <= span.version <= highest:
                 raise InvalidInputError(f"segment: expected policy versions from 1 to {highest}, got {span.version}")

@@ -48,25 +48,19 @@ class Member:
 
     def source(self, sequence: int) -> SegmentSource:
         """The identity of the segment with number `sequence` of this incarnation."""
-        return SegmentSource(self._key, self.incarnation, sequence)
-
-    @property
-    def source_key(self) -> tuple[bytes, int]:
-        """(actor key, incarnation), the key of this incarnation's sequence numbers."""
-        return self._key, self.incarnation
+        return SegmentSource(*self.source_key, sequence)
 
     @cached_property
-    def _key(self) -> bytes:
-        return actor_key(self.name)
+    def source_key(self) -> tuple[bytes, int]:
+        """(actor key, incarnation), the key of this incarnation's sequence numbers."""
+        return actor_key(self.name), self.incarnation
 
 
 class Members:
     """Members by name, each in its newest incarnation. Thread-safe.
 
     An index is freed when its member's stream closes, or when the member opens no stream within a minute.
-
     process: number of the learner process. Those with higher numbers give higher incarnations.
-    clock: monotonic seconds.
     """
 
     def __init__(self, process: int, clock: Callable[[], float]) -> None:
@@ -98,7 +92,6 @@ class Members:
 
         Raises ConflictError when another process has taken over the name, and ExhaustedError when the run has too many
         members, or the owner too many that have opened no stream.
-
         incarnation: 0 when the process joins for the first time, else the incarnation that it got then.
         nonce: identifies the process. The same nonce again means that the first answer was lost.
         newest_stored: the highest incarnation of this name that has a stored segment.
@@ -108,13 +101,17 @@ class Members:
             self._expire()
             known = self._members.get(name)
             if known is not None and _is_same(known, incarnation, role, nonce):
-                if known.state == "left":
-                    self._require_room(owner)
-                self._come_back(known)
+                self._come_back(known, owner)
                 return known
             self._require_room(owner)
             newest = max(newest_stored, known.incarnation if known else 0)
-            self._check(name, incarnation, newest)
+            if incarnation and incarnation < newest:
+                raise taken_over(name, incarnation)
+            if incarnation > newest and incarnation >= self._next_incarnation:
+                raise InvalidInputError(
+                    f"actor {name!r}: the learner gives incarnations, and has not given {incarnation}; join with 0 "
+                    "first"
+                )
             if known is None and len(self._members) >= _MAX_MEMBERS:
                 self._forget_one_that_left()
             member = self._admit(name, role, incarnation or self._new_incarnation(newest), nonce, known)
@@ -172,14 +169,6 @@ class Members:
         with self._lock:
             return self._connected[role]
 
-    def _check(self, name: str, incarnation: int, newest: int) -> None:
-        if incarnation and incarnation < newest:
-            raise taken_over(name, incarnation)
-        if incarnation > newest and incarnation >= self._next_incarnation:
-            raise InvalidInputError(
-                f"actor {name!r}: the learner gives incarnations, and has not given {incarnation}; join with 0 first"
-            )
-
     def _new_incarnation(self, newest: int) -> int:
         # Normally the next number. A replay that was copied from another run may hold higher ones.
         incarnation = max(self._next_incarnation, newest + 1)
@@ -201,8 +190,9 @@ class Members:
         _log.info("%s joined as %s %d", name, role, index)
         return member
 
-    def _come_back(self, member: Member) -> None:
+    def _come_back(self, member: Member, owner: str) -> None:
         if member.state == "left":
+            self._require_room(owner)
             member.index = self._indexes[member.role].acquire(member.index, *_ordinal(member.name))
             member.state = "joined"
             del self._left[member.name]

@@ -54,10 +54,15 @@ class Plausibility:
             return ""
         if self._rewards is None:
             return "no actor has sent data yet, so there is nothing to compare it with"
-        doubt = self._beyond_rewards(evaluation, *self._rewards)
-        if not doubt and self.exploring_returns is not None:
-            doubt = self._beyond_returns(evaluation.mean_return, *self.exploring_returns)
-        return doubt
+        if doubt := self._beyond_rewards(evaluation, *self._rewards):
+            return doubt
+        if self.exploring_returns is None or evaluation.mean_return <= _above(self.exploring_returns, _SPREADS):
+            return ""
+        lowest, highest = self.exploring_returns
+        return (
+            f"its return of {return_text(evaluation.mean_return)} is far above the returns of all actors' episodes, "
+            f"{lowest:,.1f} to {highest:,.1f}"
+        )
 
     def agrees(self, evaluation: Evaluation) -> bool:
         """Whether the actors' episodes are a witness of the evaluation: the best of them is not far below."""
@@ -67,19 +72,15 @@ class Plausibility:
 
     def state(self) -> dict[str, Any]:
         """The record, for a checkpoint."""
-        return {
-            "rewards": self._rewards and list(self._rewards),
-            "returns": self.exploring_returns and list(self.exploring_returns),
-        }
+        return {"rewards": self._rewards, "returns": self.exploring_returns}
 
     def load_state(self, state: Mapping[str, Any] | None) -> None:
         """Restore what `state` returned; None for a checkpoint without a record."""
         if state is None:
             self._is_complete = False
             return
-        rewards, returns = state["rewards"], state["returns"]
-        self._rewards = rewards and (float(rewards[0]), float(rewards[1]))
-        self.exploring_returns = returns and (float(returns[0]), float(returns[1]))
+        self._rewards = state["rewards"] and tuple(map(float, state["rewards"]))
+        self.exploring_returns = state["returns"] and tuple(map(float, state["returns"]))
 
     def _beyond_rewards(self, evaluation: Evaluation, largest: float, size: float) -> str:
         lengths = np.asarray(evaluation.lengths, np.float64)
@@ -91,14 +92,6 @@ class Plausibility:
         return (
             f"its return of {return_text(evaluation.mean_return)} is above {bound:,.1f}, the return with the largest "
             f"reward of any actor ({largest:g}) in each step"
-        )
-
-    def _beyond_returns(self, mean_return: float, lowest: float, highest: float) -> str:
-        if mean_return <= _above((lowest, highest), _SPREADS):
-            return ""
-        return (
-            f"its return of {return_text(mean_return)} is far above the returns of all actors' episodes, {lowest:,.1f} "
-            f"to {highest:,.1f}"
         )
 
 

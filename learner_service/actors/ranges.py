@@ -33,10 +33,7 @@ class _Range:
 
 
 class ObservedRanges:
-    """The range of each component of the observations, by actor. Not thread-safe. Integers are not compared.
-
-    left_out: rows left out of calibration batches so far.
-    """
+    """The range of each component of the observations, by actor. Integers are not compared. Not thread-safe."""
 
     def __init__(self) -> None:
         self._ranges: OrderedDict[str, _Range] = OrderedDict()
@@ -63,10 +60,14 @@ class ObservedRanges:
 
     def without_outliers(self, rows: NDArray[Any]) -> NDArray[Any]:
         """The rows, [B, ..., *observation], without those far outside the range of most actors."""
-        bounds = self._bounds()
-        if bounds is None or not len(rows) or rows.dtype.kind != "f":
+        if len(self._ranges) < _LEAST_ACTORS or not len(rows) or rows.dtype.kind != "f":
             return rows
-        lowest, highest = bounds
+        if self._known is None:
+            lowest, highest = self._most()
+            # A component that most actors never change has no span: any other value may be the first of many.
+            margin = _SPANS * np.where(highest > lowest, highest - lowest, np.inf)
+            self._known = lowest - margin, highest + margin
+        lowest, highest = self._known
         inside = (rows >= lowest) & (rows <= highest)
         kept = inside.reshape(len(rows), -1).all(1)
         count = len(rows) - int(np.count_nonzero(kept))
@@ -97,15 +98,6 @@ class ObservedRanges:
         ranges = self._ranges.values()
         lowest = np.median([each.lowest for each in ranges], axis=0)
         return lowest, np.median([each.highest for each in ranges], axis=0)
-
-    def _bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-        if self._known is not None or len(self._ranges) < _LEAST_ACTORS:
-            return self._known
-        lowest, highest = self._most()
-        # A component that most actors never change has no span: there any other value may be the first of many.
-        margin = _SPANS * np.where(highest > lowest, highest - lowest, np.inf)
-        self._known = lowest - margin, highest + margin
-        return self._known
 
     def _tell(self, lowest: NDArray[np.float64], highest: NDArray[np.float64]) -> None:
         """Log once for each actor whose observations are left out."""

@@ -17,7 +17,6 @@ class Shares:
 
     steps, actors: what Join tells, and the number of actors that it is for; steps 0 for runs that are not synchronous.
     segment: steps of a segment.
-
     A rollout is complete when all actors have sent their share. Without one of them it never would be: the others then
     take its share as well.
     """
@@ -29,11 +28,7 @@ class Shares:
         self.share = 0
 
     def update(self, present: Collection[str], away: Collection[str] = (), silent: Collection[str] = ()) -> int:
-        """The share, once a second.
-
-        present, away: names of actors that are connected, and of known others. silent: connected ones that have sent no
-        report for `PATIENCE_S` already.
-        """
+        """The share, from the names of connected actors, of known others and of silent ones. Call once a second."""
         if not self._steps or not present or len(present) >= self._actors:
             if self.share and present:
                 _log.info("queue.synchronous: all %d actors are here again", self._actors)

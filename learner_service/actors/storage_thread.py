@@ -22,8 +22,7 @@ _Job = tuple[Callable[[], Any], Callable[[Any], None], Callable[[BaseException],
 class StorageThread:
     """Runs jobs one at a time, in the order of submission, and reports each result on the event loop.
 
-    Jobs that finish while the loop is busy are reported together. Call all methods on the event loop. The first job
-    starts the thread.
+    Jobs that finish while the loop is busy are reported together. Call all methods on the event loop.
     """
 
     def __init__(self) -> None:
@@ -32,8 +31,9 @@ class StorageThread:
         self._done: deque[Callable[[], None]] = deque()
         self._telling = False
         self._waiting = 0
-        self._has_room = asyncio.Event()
-        self._has_room.set()
+        self.has_room = asyncio.Event()
+        """Whether the queue has room for more jobs."""
+        self.has_room.set()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="storage", daemon=True)
 
@@ -48,12 +48,8 @@ class StorageThread:
             self._thread.start()
         self._waiting += 1
         if self._waiting >= _MOST_JOBS:
-            self._has_room.clear()
+            self.has_room.clear()
         self._jobs.put((work, done, failed))
-
-    async def room(self) -> None:
-        """Wait until the queue has room for more jobs."""
-        await self._has_room.wait()
 
     async def settle(self) -> None:
         """Wait until all jobs submitted so far are done and reported."""
@@ -94,4 +90,4 @@ class StorageThread:
             self._waiting -= 1
             report()
         if self._waiting < _MOST_JOBS:
-            self._has_room.set()
+            self.has_room.set()

@@ -15,10 +15,7 @@ from learner_service.replay import RateLimiter
 
 
 class Streams:
-    """All open streams. Runs on the event loop. Actors have no credit before `admit`.
-
-    refused_segments: number of segments refused since `admit`.
-    """
+    """All open streams, on the event loop. Actors have no credit before `admit`. `refused_segments`: since `admit`."""
 
     def __init__(self, storage: StorageThread) -> None:
         self.refused_segments = 0
@@ -31,18 +28,12 @@ class Streams:
         self._share = 0
 
     def admit(self, intake: Intake, limiter: RateLimiter, transitions: int, on_stored: Callable[[], None]) -> None:
-        """Let actors send from now on.
-
-        transitions: per segment. on_stored: called after each stored segment.
-        """
+        """Let actors send from now on. transitions: per segment. on_stored: called after each stored segment."""
         self._credits = Credits(limiter, transitions, asyncio.get_running_loop())
         self._intake, self._on_stored, self.refused_segments = intake, on_stored, 0
 
     def open(self, member: Member, acknowledged: int, stop: bool) -> ActorStream:
-        """Open a member's stream, and end the member's earlier stream if there is one.
-
-        stop: the run is over.
-        """
+        """Open a member's stream, and end the member's earlier stream if there is one. stop: the run is over."""
         self.end(member, UnavailableError(f"actor {member.name!r} has opened another stream"))
         stream = ActorStream(member, acknowledged)
         stream.stop, stream.share = stop, self._share
@@ -136,10 +127,7 @@ class Streams:
                 stream.changed.set()
 
     def tell_durable(self, role: Role, durable: Mapping[tuple[bytes, int], int]) -> None:
-        """Tell the members of a role the sequence up to which their data survives a power cut.
-
-        durable: that sequence by `Member.source_key`.
-        """
+        """Tell a role's members the sequence, by `Member.source_key`, up to which their data survives a power cut."""
         for stream in self._of(role):
             stream.record_durable(durable.get(stream.member.source_key, 0))
 

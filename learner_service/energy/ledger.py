@@ -1,23 +1,127 @@
 """The run's energy account: shares the energy of whole machines out to the services of the run."""
 
 import logging
+import operator
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
 
-from actorq.domain.processes import Amount, NodeEnergy, ProcessStats
+from actorq.domain.processes import UNAVAILABLE, Amount, NodeEnergy, ProcessStats
 from actorq.errors import ExhaustedError
 from actorq.text import one_line
-from learner_service.energy.node_account import NO_METER, NodeAccount
 
 _VERSION = 2
 # Bounds of the tables, for any names. Of more processes, the longest silent ones are forgotten: there are more than the
 # actors that a run can have. Of more nodes, those without a reading are dropped. Further roles are not accounted for.
 _MOST_PROCESSES, _MOST_NODES, _MOST_ROLES = 32_768, 1000, 16
 _MOST_METHOD_BYTES = 1000
+# Part of the unclaimed energy that is carried from one reading to the next. Late reports claim it.
+_CARRIED = 31 / 32
+NO_METER = f"{UNAVAILABLE}: no meter has reported"
 
 _log = logging.getLogger(__name__)
+
+
+class Counters(NamedTuple):
+    """Cumulative counters of a meter."""
+
+    shared_kwh: float = 0.0
+    """Energy of processors and memory."""
+    gpu_kwh: float = 0.0
+    co2_kg: float = 0.0
+    busy_seconds: float = 0.0
+
+
+@dataclass
+class NodeAccount:
+    """A machine over all lives of its meter."""
+
+    method: str = NO_METER
+    meter: str = ""
+    """The life of the meter that `last` belongs to; empty before the first reading."""
+    previous_meter: str = ""
+    last: Counters = field(default_factory=Counters)
+    spare_kwh: float = 0.0
+    """Unclaimed energy of earlier readings."""
+    spare_seconds: float = 0.0
+    """The busy CPU seconds of that energy."""
+    claims: dict[str, float] = field(default_factory=dict)
+    """CPU seconds of each role since the last reading."""
+    gpu_roles: set[str] = field(default_factory=set)
+    """Roles that compute on accelerators here. Not part of the state."""
+    readings: deque[tuple[float, Counters]] = field(default_factory=lambda: deque(maxlen=2))
+    """The last two readings of this life of the meter, and their times. Not part of the state."""
+
+    def record(self, reading: NodeEnergy, meter: str, now: float) -> dict[str, Amount]:
+        """Record a meter's reading. Returns the roles' new energy."""
+        if meter == self.previous_meter:
+            # A late reading of a replaced meter: its time is already settled.
+            return {}
+        begins = meter != self.meter
+        if begins:
+            self.previous_meter, self.meter, self.last = self.meter, meter, Counters()
+            self.spare_kwh = self.spare_seconds = 0.0
+            self.readings.clear()
+        self.method = reading.method
+        energies = reading.cpu_kwh + reading.ram_kwh, reading.gpu_kwh, reading.co2_kg
+        counters = Counters(*energies, reading.busy_cpu_seconds)
+        if not self.readings or counters.busy_seconds > self.readings[-1][1].busy_seconds:
+            self.readings.append((now, counters))
+        charged = self.settle(counters)
+        if begins:
+            # Nobody measured between the two lives. CPU time of that gap must not claim other energy.
+            self.claims.clear()
+        return charged
+
+    def expected(self, now: float, began: float) -> Counters:
+        """The counters now, extrapolated from the last two readings, or from `began` and one; else the last."""
+        if len(self.readings) < (2 if self.previous_meter else 1):
+            return self.last
+        *before, (then, newest) = self.readings
+        since, oldest = before[0] if before else (began, Counters())
+        share = (now - then) / (then - since) if since < then < now else 0.0
+        return Counters(*(new + share * (new - old) for old, new in zip(oldest, newest, strict=True)))
+
+    def settle(self, counters: Counters) -> dict[str, Amount]:
+        """The roles' new energy up to a reading. Energy is never invented.
+
+        Claims beyond the busy time of this reading were used earlier and reported late. They get spare energy of
+        earlier readings. Claims without energy are dropped. The energy of idle processors is nobody's.
+        """
+        # The maximum of each counter, so that a reading older than the last adds nothing.
+        counters = Counters(*map(max, counters, self.last))
+        shared, gpu, _, busy = map(operator.sub, counters, self.last)
+        self.last = counters
+        if not self.gpu_roles:
+            shared, gpu = shared + gpu, 0.0
+        charged = {role: gpu / len(self.gpu_roles) for role in self.gpu_roles}
+        if busy > 0:
+            claimed = sum(self.claims.values())
+            now = min(claimed, busy)
+            late = min(claimed - now, self.spare_seconds)
+            kwh = shared * (now / busy)
+            late_kwh = self.spare_kwh * (late / self.spare_seconds) if late > 0 else 0.0
+            self.spare_kwh = _CARRIED * (self.spare_kwh - late_kwh + shared - kwh)
+            self.spare_seconds = _CARRIED * (self.spare_seconds - late + busy - now)
+            for role, seconds in self.claims.items():
+                charged[role] = charged.get(role, 0.0) + (kwh + late_kwh) * (seconds / claimed)
+            self.claims.clear()
+        everything = counters.shared_kwh + counters.gpu_kwh
+        co2_per_kwh = counters.co2_kg / everything if everything > 0 else 0.0
+        return {role: Amount(kwh, kwh * co2_per_kwh) for role, kwh in charged.items()}
+
+    def state(self) -> dict[str, Any]:
+        """The account as JSON-able values."""
+        return {name: copy(value) for name, value in vars(self).items() if name not in ("gpu_roles", "readings")}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """An account that continues from `state`."""
+        return cls(**{**state, "last": Counters(*state["last"]), "claims": dict(state["claims"])})
 
 
 class EnergyLedger:
@@ -46,10 +150,7 @@ class EnergyLedger:
         """Last CPU seconds by role, name and incarnation, longest silent first."""
 
     def report_process(self, stats: ProcessStats, uses_gpu: bool = False) -> None:
-        """Record a process's CPU time. The next reading of its node's meter charges it.
-
-        uses_gpu: whether it computes on the node's accelerators.
-        """
+        """Record a process's CPU time, for its node's next reading. uses_gpu: it computes on accelerators."""
         key, role = (stats.role, stats.name, stats.incarnation), stats.role
         with self._lock:
             known = role in self._services or len(self._services) < _MOST_ROLES
@@ -67,11 +168,9 @@ class EnergyLedger:
                 node.gpu_roles.add(role)
 
     def report_node(self, reading: NodeEnergy, *, meter: str) -> None:
-        """Record a meter's reading, and charge the node's processes for the time since the last reading.
+        """Record a meter's cumulative reading, and charge the node's processes for the time since the last one.
 
-        reading: cumulative since that meter started.
         meter: identifies one life of the node's meter, as in `ProcessStats.incarnation`.
-
         Raises ExhaustedError, and changes nothing, when there are too many machines with meters.
         """
         with self._lock:
@@ -84,7 +183,6 @@ class EnergyLedger:
         """Add the energy since each meter's last reading, extrapolated from the time before that reading.
 
         A run ends between two readings. A later reading adds only the excess over the estimate.
-
         elapsed_s: seconds since the start of the run, which is the start of the counters of a meter with one reading.
         """
         with self._lock:

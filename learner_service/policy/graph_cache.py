@@ -22,12 +22,8 @@ from actorq.statefiles.documents import read_document, write_document
 from actorq.telemetry.machine import package_version
 from learner_service.policy import policy_graph
 from learner_service.policy.graph_operations import UnknownOperationError
-from learner_service.policy.policy_graph import (
-    as_acted,
-    example_inputs,
-    exported_policy_graph,
-    write_policy_graph,
-)
+from learner_service.policy.graph_writer import write_graph
+from learner_service.policy.policy_graph import as_acted, example_inputs, export_graph, graph_by
 from learner_service.policy.recorded_calls import record
 
 # Another version of one of these packages may export a different graph.
@@ -40,7 +36,6 @@ def fingerprint(policy: nn.Module, examples: Mapping[str, Tensor]) -> str:
     """A digest of the torch calls in a forward pass, and of their tensors.
 
     policy: on the CPU, in eval mode. examples: its inputs, by name and in order.
-
     Parameters and buffers count with name, shape and dtype. All other tensors count with their values. So the digest
     stays the same while the policy trains, and changes with its code, layers or constants.
 
@@ -53,7 +48,10 @@ def fingerprint(policy: nn.Module, examples: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
 
     def named_by(tensor: Tensor) -> str:
-        return names.get(id(tensor)) or _constant(tensor)
+        if name := names.get(id(tensor)):
+            return name
+        values = hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()
+        return f"{tensor.dtype} {tuple(tensor.shape)} {values}"
 
     def add(*values: Any) -> None:
         digest.update(f"{tree_map_only(Tensor, named_by, values)!r}\n".encode())
@@ -67,21 +65,15 @@ def fingerprint(policy: nn.Module, examples: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _constant(tensor: Tensor) -> str:
-    values = hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()
-    return f"{tensor.dtype} {tuple(tensor.shape)} {values}"
-
-
 def cached_policy_graph(
     path: Path, policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, greedy: bool
 ) -> PolicyGraph:
     """The policy's graph: written if possible, else read from the file, else exported and cached.
 
-    A damaged file and a file of another policy are replaced. The log says so, and also when the file cannot be
-    written. Raises the errors of `exported_policy_graph`.
+    A damaged file and one of another policy are replaced, which is logged. Raises as `export_policy_graph`.
     """
     try:
-        return write_policy_graph(policy, spec, takes_noise, greedy)
+        return graph_by(write_graph, policy, spec, takes_noise, greedy)
     except UnknownOperationError as error:
         unknown = str(error)
     key = _key(policy, spec, takes_noise, greedy)
@@ -89,7 +81,7 @@ def cached_policy_graph(
     if model is not None:
         return read_graph(model)
     _log.info("PyTorch's exporter exports the policy's graph, because of %s", unknown)
-    graph = exported_policy_graph(policy, spec, takes_noise, greedy)
+    graph = graph_by(export_graph, policy, spec, takes_noise, greedy)
     if key:
         try:
             write_document(path, {"key": key, "model": base64.b64encode(graph.model).decode()}, sync=False)

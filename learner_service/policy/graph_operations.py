@@ -27,10 +27,7 @@ def require(condition: bool, what: str) -> None:
 
 
 class Nodes:
-    """The nodes and constants of a graph that is being written.
-
-    named: data inputs, parameters and buffers by name. All other tensors that no call returned are constants.
-    """
+    """Nodes and constants of a new graph. named: data inputs, parameters and buffers; other tensors are constants."""
 
     def __init__(self, named: Mapping[str, Tensor]) -> None:
         self.written: list[onnx.NodeProto] = []

@@ -31,7 +31,6 @@ def write_graph(policy: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[
 
     policy: a copy on the CPU in eval mode. This function changes its parameters.
     inputs: example rows, by name and in order; the graph takes any number of rows. outputs: names of the outputs.
-
     The graph is written twice, with different rows, numbers of rows and parameters. Raises UnknownOperationError when
     the two graphs differ, and when a torch call is not in the table.
     """

@@ -7,6 +7,7 @@ import io
 import logging
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from learner_service.kernels.linear import Linear
 from learner_service.policy.graph_operations import UnknownOperationError
 from learner_service.policy.graph_writer import OPSET, write_graph
 
+_Make = Callable[[nn.Module, dict[str, Tensor], list[str]], onnx.ModelProto]
+
 
 def data_inputs(spec: EnvironmentSpec, takes_noise: bool) -> dict[str, ArraySpec]:
     """The inputs of a policy, by name and in order. A policy may take noise for each component of an action."""
@@ -37,10 +40,7 @@ def data_inputs(spec: EnvironmentSpec, takes_noise: bool) -> dict[str, ArraySpec
 def calibration_batch(
     observations: NDArray[Any], spec: EnvironmentSpec, takes_noise: bool, seed: int
 ) -> dict[str, NDArray[Any]]:
-    """A batch [B, ...] for each data input: copies of the observations, and standard normal noise.
-
-    observations: [B, *policy_observation]; see `with_a_row`.
-    """
+    """For each data input, copies of observations [B, *policy_observation], or standard normal noise [B, ...]."""
     rows = with_a_row(observations, spec)
     batch = {name: np.array(values, order="C") for name, values in spec.policy_observations.split(rows).items()}
     if takes_noise:
@@ -67,48 +67,29 @@ def export_policy_graph(
 
     takes_noise: the policy takes noise as its second input.
     greedy: the graph of a stochastic policy has a second output, the actions without noise. No effect on others.
-
     Raises RuntimeError when the exporter has folded a parameter into a constant, because later versions cannot replace
     it. Raises UserError when a stochastic policy needs `with_greedy` and has no such method.
     """
     try:
-        return write_policy_graph(policy, spec, takes_noise, greedy)
+        return graph_by(write_graph, policy, spec, takes_noise, greedy)
     except UnknownOperationError:
-        return exported_policy_graph(policy, spec, takes_noise, greedy)
+        return graph_by(export_graph, policy, spec, takes_noise, greedy)
 
 
-def write_policy_graph(policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, greedy: bool) -> PolicyGraph:
-    """The same graph without PyTorch's exporter, in milliseconds. Raises UnknownOperationError for many policies."""
+def graph_by(make: _Make, policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, greedy: bool) -> PolicyGraph:
+    """The same graph, made in one way: by `write_graph` in milliseconds if it can, or by `export_graph` in seconds."""
     acted = as_acted(policy, spec, takes_noise and greedy)
     signature = _signature(policy, spec, takes_noise, takes_noise and greedy)
-    return _signed(write_graph(acted, example_inputs(spec, takes_noise), _names(signature)), signature)
-
-
-def exported_policy_graph(policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, greedy: bool) -> PolicyGraph:
-    """The same graph from PyTorch's exporter, in seconds."""
-    acted = as_acted(policy, spec, takes_noise and greedy)
-    signature = _signature(policy, spec, takes_noise, takes_noise and greedy)
-    model = _export(acted, example_inputs(spec, takes_noise), _names(signature))
-    graph, names = model.graph, set(snapshot_parameters(policy))
-    parameters = [tensor for tensor in graph.initializer if tensor.name in names]
-    missing = names - {tensor.name for tensor in parameters}
-    if missing:
-        raise RuntimeError(f"the exported graph lacks the parameters {sorted(missing)} under their names")
-    constants = [tensor for tensor in graph.initializer if tensor.name not in names]
-    del graph.initializer[:]
-    graph.initializer.extend(constants)
-    graph.input.extend(
-        onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in parameters
-    )
-    _strip(model)
-    return _signed(model, signature)
+    model = make(acted, example_inputs(spec, takes_noise), [port.name for port in signature.outputs])
+    graph = signed_graph(model, signature)
+    onnx.checker.check_model(model, full_check=True)
+    return graph
 
 
 def as_acted(policy: nn.Module, spec: EnvironmentSpec, greedy: bool) -> nn.Module:
     """A copy of a policy as actors run it: on the CPU, in eval mode, with plain layers.
 
     Of observations of several arrays the forward pass takes each as an argument, in the order of `data_inputs`.
-
     greedy: the forward pass is `with_greedy`, with its second output. Raises UserError without such a method.
     """
     copied = copy.deepcopy(policy).to("cpu").eval()
@@ -154,28 +135,15 @@ def _signature(policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, gree
     if outputs is None:
         acting = Role.VALUES if spec.sizes else Role.ACTIONS
         outputs = (acting, Role.GREEDY_ACTIONS) if greedy else (acting,)
-    return signature_of(data_inputs(spec, takes_noise), outputs, bool(spec.sizes), _action_spans(spec), spec.sizes)
+    spans: tuple[float, ...] = ()
+    if not spec.sizes and spec.actions.bounded:
+        low, high = spec.actions.bounds()
+        spans = tuple((high - low).ravel().tolist())
+    return signature_of(data_inputs(spec, takes_noise), outputs, bool(spec.sizes), spans, spec.sizes)
 
 
-def _names(signature: Signature) -> list[str]:
-    return [port.name for port in signature.outputs]
-
-
-def _signed(model: onnx.ModelProto, signature: Signature) -> PolicyGraph:
-    graph = signed_graph(model, signature)
-    onnx.checker.check_model(model, full_check=True)
-    return graph
-
-
-def _action_spans(spec: EnvironmentSpec) -> tuple[float, ...]:
-    """Highest minus lowest action of each component; empty for discrete and for unbounded actions."""
-    if spec.sizes or not spec.actions.bounded:
-        return ()
-    low, high = spec.actions.bounds()
-    return tuple((high - low).ravel().tolist())
-
-
-def _export(policy: nn.Module, inputs: dict[str, Tensor], outputs: list[str]) -> onnx.ModelProto:
+def export_graph(policy: nn.Module, inputs: dict[str, Tensor], outputs: list[str]) -> onnx.ModelProto:
+    """The graph from PyTorch's exporter. Parameters and errors as in `write_graph` and `export_policy_graph`."""
     _make_distinct(policy)
     rows: tuple[Any, ...] = tuple({0: torch.export.Dim("batch")} for _ in inputs)
     if any(each.kind is each.VAR_POSITIONAL for each in inspect.signature(policy.forward).parameters.values()):
@@ -195,7 +163,18 @@ def _export(policy: nn.Module, inputs: dict[str, Tensor], outputs: list[str]) ->
             verbose=False,
         )
     assert program is not None
-    return program.model_proto
+    model, names = program.model_proto, policy.state_dict().keys()
+    parameters = [tensor for tensor in model.graph.initializer if tensor.name in names]
+    if missing := names - {tensor.name for tensor in parameters}:
+        raise RuntimeError(f"the exported graph lacks the parameters {sorted(missing)} under their names")
+    constants = [tensor for tensor in model.graph.initializer if tensor.name not in names]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(constants)
+    model.graph.input.extend(
+        onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in parameters
+    )
+    _strip(model)
+    return model
 
 
 def _make_distinct(policy: nn.Module) -> None:

@@ -26,10 +26,9 @@ class Call:
 
 
 def record(policy: nn.Module, examples: Mapping[str, Tensor]) -> tuple[list[Call], Any]:
-    """Run a policy. Returns its torch calls in order, and its outputs.
+    """Run a policy. Returns its torch calls on this thread in order, and its outputs.
 
-    Calls of other threads are not recorded. Raises the policy's own errors, and TypeError when the policy calls a torch
-    function without a name.
+    Raises the policy's own errors, and TypeError when the policy calls a torch function without a name.
     """
     recorder = _Recorder()
     with torch.no_grad():

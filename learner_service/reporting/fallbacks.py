@@ -13,11 +13,7 @@ _QUIET_S = 60.0
 
 
 class Fallbacks:
-    """Follows the emitted policies of a run. Not thread-safe.
-
-    widest: names the actor whose observations range farthest, for the log; "" for none.
-    clock: monotonic seconds.
-    """
+    """Follows a run's emitted policies. widest: the actor whose observations range farthest, or "". Not thread-safe."""
 
     def __init__(self, widest: Callable[[], str], clock: Callable[[], float] = time.monotonic) -> None:
         self._widest = widest

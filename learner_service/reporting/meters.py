@@ -33,10 +33,7 @@ MOST_STALE = 1023
 
 
 class StalenessHistogram:
-    """Exact distribution of staleness: the number of publications after the version that acted.
-
-    The last bin counts all values from `bins` - 1 on.
-    """
+    """Exact distribution of staleness, in versions after the one that acted. The last bin counts all higher values."""
 
     def __init__(self, bins: int = MOST_STALE + 1) -> None:
         self._counts = np.zeros(bins, np.int64)

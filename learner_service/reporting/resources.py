@@ -14,10 +14,7 @@ _MOST_PROCESSES = 1000
 
 
 class Resources:
-    """Processes by role and name, and the energy ledger. Lives on the event loop.
-
-    node: the machine of the learner; the host name when empty. ledger: thread-safe.
-    """
+    """Processes by role and name, and the energy ledger. Lives on the event loop. node: empty for the host name."""
 
     def __init__(self, energy: EnergyLedger | None = None, node: str = "") -> None:
         self.ledger = energy or EnergyLedger()
@@ -46,11 +43,6 @@ class Resources:
         for stats in processes:
             self.record(stats)
         self.ledger.report_node(energy, meter=processes[0].incarnation if processes else energy.node)
-
-    def estimate_to_now(self, elapsed_s: float) -> None:
-        """Add an estimate of the energy that the meters have not read yet, up to the run's end at `elapsed_s`."""
-        self.record_self()
-        self.ledger.estimate_to_now(elapsed_s)
 
     def processes(self) -> tuple[ProcessStats, ...]:
         """The newest report of each process."""

@@ -9,7 +9,7 @@ import numpy as np
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import MAX_VERSION_STEP
 from actorq.domain.spaces import EnvironmentSpec
-from actorq.domain.status import Exploration, Membership, RunSpec, RunState
+from actorq.domain.status import Membership, RunSpec, RunState
 from actorq.domain.trajectory import Evaluation, Role
 from actorq.errors import NotFoundError, UnavailableError
 from learner_service.actors.credits import ActorStream
@@ -42,10 +42,7 @@ class Connections:
     storage: StorageThread
 
     def join(self, name: str, incarnation: int, role: Role, nonce: int = 0, owner: str = "") -> Membership:
-        """Admit an actor or evaluator. Ends the stream of an older process with the same name.
-
-        owner: see Members.join.
-        """
+        """Admit an actor or evaluator, and end the stream of an older process of its name. owner: see Members.join."""
         if not self.lifecycle.wants_actors:
             raise UnavailableError("the run is over")
         self.lifecycle.require_here()
@@ -55,8 +52,13 @@ class Connections:
         tables: dict[Role, LastSequences] = {"evaluator": records.evaluations.sequences}
         if training is not None:
             tables["actor"] = training.replay.sequences
-        if incarnation and role in tables and (before is None or before.incarnation != incarnation):
-            _require_remembered(tables[role], name, incarnation)
+        is_new = incarnation != 0 and (before is None or before.incarnation != incarnation)
+        # Otherwise its data could be stored twice.
+        if is_new and role in tables and tables[role].may_have_forgotten(actor_key(name), incarnation):
+            raise NotFoundError(
+                f"actor {name!r} with incarnation {incarnation}: the learner keeps the last sequences of {MOST_ACTORS} "
+                "actors, and has forgotten those of older ones; start it again, so that it joins with 0"
+            )
         newest_stored = max(table.newest_incarnation(actor_key(name)) for table in tables.values())
         member = records.members.join(name, incarnation, role, nonce, newest_stored, owner)
         if before is not None and before is not member:
@@ -66,9 +68,7 @@ class Connections:
         return membership(self.records.config, records.identity, member, self._resume_after(member), steps)
 
     def check_state(self, name: str, epoch: int, newest_version: int) -> None:
-        """Compare the run with what an actor knows of it, and note what this learner did not know.
-
-        epoch, newest_version: the highest that the actor has met.
+        """Compare the run with the highest epoch and version that an actor has met, and note what was not known here.
 
         Raises UnavailableError when the actor has joined a learner of a higher epoch, which goes on with the run.
         """
@@ -108,7 +108,7 @@ class Connections:
         except BaseException:
             self._disconnect(member)
             raise
-        resume_after = self._go_on_after(member, lost_through)
+        resume_after = self._resume_after(member, lost_through)
         stream = self.streams.open(member, resume_after, stop=not self.lifecycle.wants_actors)
         self.lifecycle.tell_durable()
         return stream
@@ -119,10 +119,7 @@ class Connections:
         self._disconnect(stream.member)
 
     def evaluated(self, stream: ActorStream, evaluation: Evaluation) -> None:
-        """Store an evaluation, acknowledge it, and end the run if it reaches the target.
-
-        Raises UnavailableError once the learner leaves. The next learner then checks the target.
-        """
+        """Store, acknowledge and judge an evaluation. Raises UnavailableError once the learner leaves the run."""
         self.lifecycle.require_here()
         self.judge.check(stream, evaluation)
         training = self.records.training
@@ -141,39 +138,21 @@ class Connections:
             self.records.scaling.forget(member.name)
             _log.info("%s left", member.name)
 
-    def _resume_after(self, member: Member) -> int:
-        """The highest stored sequence of this incarnation; 0 when there is none."""
+    def _resume_after(self, member: Member, lost_through: int = 0) -> int:
+        """The highest stored or lost sequence of this incarnation; 0 when there is none."""
         if member.role == "evaluator":
-            return self.records.evaluations.sequences.last(*member.source_key)
-        return self.preparation.resume_after(member)
-
-    def _go_on_after(self, member: Member, lost_through: int) -> int:
-        """The sequence after which an actor's stream resumes."""
-        stored, training = self._resume_after(member), self.records.training
-        if lost_through <= stored:
-            return stored
-        if member.role == "actor" and training is not None:
+            return max(self.records.evaluations.sequences.last(*member.source_key), lost_through)
+        stored, training = self.preparation.resume_after(member), self.records.training
+        if lost_through > stored and training is not None:
             training.intake.skip_lost(member, stored, lost_through)
-        return lost_through
+        return max(stored, lost_through)
 
 
-def _require_remembered(sequences: LastSequences, name: str, incarnation: int) -> None:
-    """Raise NotFoundError when the last sequence of an incarnation may be forgotten: its data could be stored twice."""
-    if sequences.may_have_forgotten(actor_key(name), incarnation):
-        raise NotFoundError(
-            f"actor {name!r} with incarnation {incarnation}: the learner keeps the last sequences of {MOST_ACTORS} "
-            "actors, and has forgotten those of older ones; start it again, so that it joins with 0"
-        )
-
-
-def membership(
-    config: RunConfig, identity: RunIdentity, member: Member, resume_after: int, environment_steps: int
-) -> Membership:
-    """The membership of an actor or evaluator.
-
-    resume_after: the highest stored sequence of the member.
-    environment_steps: of the run so far.
-    """
+def membership(config: RunConfig, identity: RunIdentity, member: Member, resume_after: int, steps: int) -> Membership:
+    """The membership of a member with this highest stored sequence, after so many environment steps of the run."""
+    sampling, exploration = sampling_of(config), None
+    if member.role == "actor":
+        exploration = replace(config.exploration_of(member.index, steps), sampling=sampling)
     return Membership(
         run=RunSpec(
             run_id=identity.run_id,
@@ -191,22 +170,17 @@ def membership(
             target_return=config.target_return,
             target_success=config.target_success,
             environment_arguments=config.environment_arguments,
-            evaluation_sampling=sampling_of(config) if config.evaluation.sampled else "",
-            columns=config.further_columns(bool(sampling_of(config))),
+            evaluation_sampling=sampling if config.evaluation.sampled else "",
+            columns=config.further_columns(bool(sampling)),
             policy_patience_s=_SYNCHRONOUS_PATIENCE_S if config.queue.synchronous else RunSpec.policy_patience_s,
         ),
         actor_index=member.index,
-        exploration=_exploration(config, member, environment_steps) if member.role == "actor" else None,
+        exploration=exploration,
         resume_after_sequence=resume_after,
         seed=_seed(config.seed, identity.lives, member),
         incarnation=member.incarnation,
         epoch=identity.lineage.epoch,
     )
-
-
-def _exploration(config: RunConfig, member: Member, environment_steps: int) -> Exploration:
-    exploration = config.exploration_of(member.index, environment_steps)
-    return replace(exploration, sampling=sampling_of(config))
 
 
 def _seed(run_seed: int, lives: int, member: Member) -> int:

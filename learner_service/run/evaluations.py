@@ -51,7 +51,6 @@ class EvaluationLog:
     the number of synced lines, to detect a log that was cut off between two lines.
 
     One thread appends. All others may read meanwhile, and never wait for the disk.
-
     count: evaluations so far. newest: None before the first.
     """
 
@@ -80,10 +79,7 @@ class EvaluationLog:
             return tuple(self._curve)
 
     def append(self, member: Member, evaluation: Evaluation, environment_steps: int, wall_clock_s: float) -> bool:
-        """Write an evaluation. After the return it may be acknowledged. Returns False for a duplicate.
-
-        Raises OSError, and writes nothing, when the disk is full.
-        """
+        """Write an evaluation; False for a duplicate. Raises OSError, and writes nothing, when the disk is full."""
         if evaluation.sequence <= self.sequences.last(*member.source_key):
             return False
         entry = Entry(member.name, member.incarnation, environment_steps, wall_clock_s, evaluation)
@@ -100,11 +96,6 @@ class EvaluationLog:
                 os.fsync(self._file.fileno())
                 self._write_count(count)
                 self._synced, self.durable_sequences = count, last
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds of the run at the newest evaluation; 0 before the first."""
-        return float(self.curve[-1]["wall_clock_s"]) if self.curve else 0.0
 
     def set_aside(self, folder: Path) -> None:
         """Move the file into `folder` and start a new one. Keeps the sequences only."""

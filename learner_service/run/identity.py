@@ -50,13 +50,6 @@ class RunIdentity:
     lineage: Lineage = UNCHECKED
 
     @classmethod
-    def claim(cls, directory: Path, resume: bool) -> "RunIdentity":
-        """Claim the directory for this learner, at once. Raises as `read`."""
-        identity = cls.read(directory, resume)
-        identity.write()
-        return identity
-
-    @classmethod
     def read(cls, directory: Path, resume: bool) -> "RunIdentity":
         """The identity that a learner of this directory has. `write` makes it so.
 
@@ -183,10 +176,7 @@ class RunClock:
 
 
 def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: EnvironmentSpec | None) -> None:
-    """Raise UserError when environment, algorithm, sparsity or the horizon on disk differ from `config`.
-
-    checkpoint: the values of the newest checkpoint; empty when there is none. spec: of the run's environment, if known.
-    """
+    """Raise UserError if a checkpoint's values, empty without one, or the run's spec, if known, do not fit `config`."""
     of_run = {name: checkpoint[name] for name in ("environment", "algorithm") if name in checkpoint}
     arguments = EnvironmentArguments.from_text(checkpoint.get("environment_arguments", "")) if checkpoint else None
     if spec is not None:

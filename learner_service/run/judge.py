@@ -3,15 +3,15 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 from actorq.domain.trajectory import Evaluation
-from actorq.errors import InvalidInputError, UnavailableError
+from actorq.errors import ExhaustedError, InvalidInputError, UnavailableError
 from actorq.text import return_text, size_text
-from learner_service.actors.allowance import EvaluationAllowance
 from learner_service.actors.credits import ActorStream
 from learner_service.actors.members import Member
 from learner_service.actors.schemes import acting_schemes
-from learner_service.replay.storage.mapped_files import Machine
 from learner_service.run.records import Records
 from learner_service.training.training import Training
 
@@ -19,6 +19,57 @@ _log = logging.getLogger(__name__)
 
 # Evaluations leave so much more free space than `replay.min_free_bytes`. They thus never make actors wait.
 _ROOM = 1.25
+# Bytes per second, and the most that are saved: of one evaluator, and of all together. An honest one is far below.
+_EACH_EVALUATOR = 2**14, 2**20
+_ALL_EVALUATORS = 2**16, 2**22
+# Of a line in the log, at most: without its episodes, and for each episode.
+_LINE_BYTES, _EPISODE_BYTES = 1024, 48
+
+
+class Allowance:
+    """Bytes that may be written now: `rate` for each second, of which at most `most` are saved. It starts with all.
+
+    A write that begins within the allowance may exceed it. The excess is paid before the next write.
+    """
+
+    def __init__(self, rate: float, most: float, clock: Callable[[], float]) -> None:
+        self.rate, self._most, self._clock = rate, most, clock
+        self._saved, self._at = most, clock()
+
+    @property
+    def has_some(self) -> bool:
+        """Whether a write may begin."""
+        now = self._clock()
+        self._saved, self._at = min(self._most, self._saved + self.rate * (now - self._at)), now
+        return self._saved > 0
+
+    def spend(self, nbytes: int) -> None:
+        """Record a write."""
+        self._saved -= nbytes
+
+
+class EvaluationAllowance:
+    """The allowances of all evaluators, each by itself and all together. Lives on the event loop."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._all = Allowance(*_ALL_EVALUATORS, clock)
+        self._each: WeakKeyDictionary[Member, Allowance] = WeakKeyDictionary()
+
+    def spend(self, member: Member, evaluation: Evaluation) -> None:
+        """Record an evaluation. Raises ExhaustedError when too much was sent; the evaluator then sends it again."""
+        own = self._each.setdefault(member, Allowance(*_EACH_EVALUATOR, self._clock))
+        for allowance, who in ((own, f"evaluator {member.name!r}"), (self._all, "all")):
+            if not allowance.has_some:
+                most = f"{allowance.rate} bytes per second by {who}"
+                raise ExhaustedError(f"evaluation: expected at most {most}, got more: send it again later")
+        for allowance in (own, self._all):
+            allowance.spend(most_line_bytes(evaluation))
+
+
+def most_line_bytes(evaluation: Evaluation) -> int:
+    """The most bytes that an evaluation may have in the log."""
+    return _LINE_BYTES + _EPISODE_BYTES * len(evaluation.returns)
 
 
 class Judge:
@@ -41,10 +92,7 @@ class Judge:
 
     @property
     def target_return(self) -> float | None:
-        """The mean return that ends the run: the configured one, else the environment's threshold.
-
-        None also where a success rate ends it.
-        """
+        """The return that ends the run: configured, else of the environment; None if a success rate ends it."""
         config, training = self._records.config, self._records.training
         if config.target_return is not None or config.target_success is not None or training is None:
             return config.target_return
@@ -79,11 +127,15 @@ class Judge:
                 await self._evaluated.wait()
 
     def store(self, member: Member, evaluation: Evaluation, training: Training) -> bool:
-        """Store an evaluation. Call on the storage thread. Returns False when it was stored before.
-
-        Raises UnavailableError while the disk is low.
-        """
-        self._require_room(training.replay.machine)
+        """Store an evaluation, on the storage thread; False if it is there. Raises UnavailableError on a low disk."""
+        least = int(_ROOM * self._records.config.replay.min_free_bytes)
+        free = training.replay.machine.free_bytes(self._records.identity.directory)
+        was_low, self._disk_is_low = self._disk_is_low, free < least
+        if self._disk_is_low:
+            reason = f"the disk has {size_text(free)}, and evaluations need {size_text(least)}"
+            if not was_low:
+                _log.warning("evaluations wait: %s", reason)
+            raise UnavailableError(f"evaluation: {reason}: send it again later")
         steps = training.replay.total_transitions
         try:
             if not self._records.evaluations.append(member, evaluation, steps, self._records.clock.elapsed_s):
@@ -93,17 +145,6 @@ class Judge:
             raise UnavailableError(reason) from error
         self._records.events.evaluation(evaluation, steps, time.time())
         return True
-
-    def _require_room(self, machine: Machine) -> None:
-        """Raise UnavailableError while the disk is low. Logs one line when that begins."""
-        least = int(_ROOM * self._records.config.replay.min_free_bytes)
-        free = machine.free_bytes(self._records.identity.directory)
-        was_low, self._disk_is_low = self._disk_is_low, free < least
-        if self._disk_is_low:
-            reason = f"the disk has {size_text(free)}, and evaluations need {size_text(least)}"
-            if not was_low:
-                _log.warning("evaluations wait: %s", reason)
-            raise UnavailableError(f"evaluation: {reason}: send it again later")
 
     def decide(self, evaluator: str, evaluation: Evaluation) -> bool:
         """Compare a stored evaluation with the target. Returns whether the run is solved."""

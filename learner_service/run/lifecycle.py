@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,59 +35,49 @@ def written_at_the_end(name: str, lingers: bool) -> Tolerated:
     return Tolerated(name, "trying again" if lingers else "the run ends without it")
 
 
+@dataclass(eq=False)
 class Lifecycle:
     """Begins the training of a run, and ends or interrupts the run with everything saved. Lives on the event loop.
 
     restored: set when the run is restored from the disk. A new run is restored from the start.
     outcome: the reason why the run is over, or is about to be; None before.
-    interrupted: whether this learner leaves a run that is not over.
+    interrupted: whether this learner leaves a run that is not over. commands: of operators, to earlier learners too.
     ended: set when everything is saved: the run is over, or this learner leaves it. Set after a fault, too.
-    export: of the best policy at the end.
-    commands: what operators have commanded, before this learner too.
+    export: of the best policy at the end. uploader: None without object storage.
+    stays_over: a finished run stays over unless its target or budget has changed. Otherwise it trains on.
     """
 
-    def __init__(
-        self,
-        records: Records,
-        streams: Streams,
-        judge: Judge,
-        checkpoints: Checkpoints,
-        export: PolicyExport,
-        uploader: Uploader | None,
-        stays_over: bool,
-    ) -> None:
-        """uploader: copies checkpoints and the outcome to object storage; None without it.
+    records: Records
+    streams: Streams
+    judge: Judge
+    checkpoints: Checkpoints
+    export: PolicyExport
+    uploader: Uploader | None
+    stays_over: bool
 
-        stays_over: a finished run stays over unless its target or budget has changed. Otherwise it trains on.
-        """
+    def __post_init__(self) -> None:
         self.restored = asyncio.Event()
         self.outcome: RunState | None = None
         self.interrupted = False
         self.ended = asyncio.Event()
         self._state_when_over: RunState | None = None
         self._unwritten: Outcome | None = None
-        self._outcome_writes = written_at_the_end("outcome.json", stays_over)
+        self._outcome_writes = written_at_the_end("outcome.json", self.stays_over)
         self._fault: BaseException | None = None
         self._finishing: asyncio.Task[None] | None = None
-        self._records = records
-        self._directory = records.identity.directory
-        self._streams = streams
-        self._judge = judge
-        self._checkpoints = checkpoints
-        self.export = export
-        self._uploader = uploader
+        self._directory = self.records.identity.directory
         self._changes: set[asyncio.Task[Any]] = set()
         self.commands = Commands(self._directory)
         ended = Outcome.read(self._directory)
-        if stays_over and ended is not None and ended.holds_for(records.config):
+        if self.stays_over and ended is not None and ended.holds_for(self.records.config):
             _log.info("the run is over (%s); a changed target or budget would continue it", ended.state.value)
             self.outcome = ended.state
-            records.clock.stop(ended.elapsed_s)
-            export.url = ended.policy
+            self.records.clock.stop(ended.elapsed_s)
+            self.export.url = ended.policy
         else:
             if ended is not None:
                 # The run has ended since, and is to continue now.
-                self.commands.forget()
+                self.commands.write(paused=False, stopped=False)
             Outcome.forget(self._directory)
 
     @property
@@ -97,7 +88,7 @@ class Lifecycle:
     @property
     def state(self) -> RunState:
         """The present state of the run."""
-        training = self._records.training
+        training = self.records.training
         if self._state_when_over is not None:
             return self._state_when_over
         if self.outcome is not None:
@@ -113,22 +104,22 @@ class Lifecycle:
     @property
     def fault(self) -> BaseException | None:
         """The error that broke the run, such as settings that do not fit the environment, or a failed trainer."""
-        training = self._records.training
+        training = self.records.training
         if self._fault is not None or training is None:
             return self._fault
         return training.trainer.fault or training.publisher.fault
 
     def begin(self, training: Training, graph: PolicyGraph) -> None:
         """Let actors send, and train, because the training is built."""
-        records, config = self._records, self._records.config
+        records, config = self.records, self.records.config
         records.training = training
         records.scaling.samples_per_insert = training.replay.limiter.samples_per_insert
         training.replay.sequences.is_member = records.members.has_key
         transitions = config.actor.segment_length * config.environments_per_actor
-        self._streams.admit(training.intake, training.replay.limiter, transitions, self._record_stored)
+        self.streams.admit(training.intake, training.replay.limiter, transitions, self._record_stored)
         training.flusher.on_flushed = partial(asyncio.get_running_loop().call_soon_threadsafe, self.tell_durable)
         if self.interrupted:
-            self._streams.stop_credit()
+            self.streams.stop_credit()
         self.restored.set()
         if self.wants_actors and not self.interrupted:
             training.trainer.paused = self.commands.paused or self.commands.stopped
@@ -141,19 +132,19 @@ class Lifecycle:
 
     def save(self, training: Training, updates: int) -> Path:
         """Write a checkpoint. Call on the trainer's thread, or on any thread once the trainer has ended."""
-        path = self._checkpoints.save(training.state(updates, self._records.values()))
+        path = self.checkpoints.save(training.state(updates, self.records.values()))
         self.upload()
         return path
 
     def upload(self) -> None:
         """Copy the run's files to object storage soon, if it has one. Thread-safe."""
-        if self._uploader is not None:
-            self._uploader.request()
+        if self.uploader is not None:
+            self.uploader.request()
 
     def tell_durable(self) -> None:
         """Tell each actor which of its segments survive a power cut, so that it forgets them."""
-        if (training := self._records.training) is not None:
-            self._streams.tell_durable("actor", training.replay.durable_sequences())
+        if (training := self.records.training) is not None:
+            self.streams.tell_durable("actor", training.replay.durable_sequences())
 
     def resume(self) -> None:
         """End a restored run that is over, or that an operator has stopped."""
@@ -174,10 +165,7 @@ class Lifecycle:
             self.require_here()
 
     def require_restored(self) -> None:
-        """Raise UnavailableError until the run is restored from the disk.
-
-        Before that, the learner does not know the run's progress or an actor's stored sequences.
-        """
+        """Raise UnavailableError until the run's progress and the actors' stored sequences are read from the disk."""
         if not self.restored.is_set():
             raise UnavailableError("the learner is restoring its run")
 
@@ -193,14 +181,14 @@ class Lifecycle:
         if self.wants_actors and not self.interrupted and self.fault is None:
             self.interrupted = True
             _log.info("the run is interrupted: its learner was told to end")
-            self._streams.stop_credit()
+            self.streams.stop_credit()
             self._finishing = asyncio.get_running_loop().create_task(self._leave())
 
     def fail(self, fault: BaseException) -> None:
         """Leave a run that `fault` has broken. End all streams, so that none of them delays the next learner."""
         self._fault = self._fault or fault
-        self._streams.stop_credit()
-        self._streams.end_all(_FAILED)
+        self.streams.stop_credit()
+        self.streams.end_all(_FAILED)
         self.ended.set()
 
     def finish(self, outcome: RunState) -> None:
@@ -213,7 +201,7 @@ class Lifecycle:
         if self.outcome is None:
             _log.info("the run ends: %s", outcome.value)
             self.outcome = outcome
-            self._streams.stop_credit()
+            self.streams.stop_credit()
             self._finishing = asyncio.get_running_loop().create_task(self._finish())
         elif outcome is RunState.SOLVED and self.outcome is RunState.BUDGET_ENDED:
             self.outcome = outcome
@@ -225,7 +213,7 @@ class Lifecycle:
         """
         self.require_here()
         if self.outcome is None:
-            await asyncio.to_thread(self.commands.stop)
+            await asyncio.to_thread(self.commands.write, stopped=True)
             # An interrupted run is ended by the next learner.
             self.finish(RunState.STOPPED)
         return self.outcome or RunState.STOPPED
@@ -240,18 +228,17 @@ class Lifecycle:
         return True
 
     def _record_stored(self) -> None:
-        self._records.clock.record_transitions()
-        training = self._records.training
+        self.records.clock.record_transitions()
+        training = self.records.training
         # There is no training after a reset of the environment.
-        if training is not None and training.replay.total_transitions >= self._records.config.max_environment_steps:
+        if training is not None and training.replay.total_transitions >= self.records.config.max_environment_steps:
             self.finish(RunState.BUDGET_ENDED)
 
     async def _finish(self) -> None:
-        records = self._records
+        records = self.records
         assert self.outcome is not None
         try:
-            training = records.training
-            if training is not None:
+            if (training := records.training) is not None:
                 await self._save_training(training)
                 if training.trainer.fault is not None:
                     # The run is not over: the next learner goes on from the newest checkpoint.
@@ -263,13 +250,13 @@ class Lifecycle:
                 await asyncio.to_thread(training.publisher.flush, _FINAL_PUBLICATION_S)
             Tolerated("the run's clock").attempt(records.clock.stop)
             if training is not None:
-                counted = None if self._judge.flagged else self._judge.evaluation
+                counted = None if self.judge.flagged else self.judge.evaluation
                 await asyncio.to_thread(self.export.write, training.spec, counted, _FINAL_EXPORT_S)
             self._unwritten = Outcome.of(self.outcome, records.clock.elapsed_s, records.config, self.export.url)
             self.write_outcome()
         except Exception:
             _log.exception("the run could not be ended cleanly")
-        self._streams.tell_over()
+        self.streams.tell_over()
         self._be_over()
 
     def _be_over(self) -> None:
@@ -280,13 +267,13 @@ class Lifecycle:
         try:
             if self._changes:
                 await asyncio.wait(self._changes)
-            if (training := self._records.training) is not None:
+            if (training := self.records.training) is not None:
                 await self._save_training(training)
                 # A quantizer that is away gets the newest version from the next learner.
                 await asyncio.to_thread(training.publisher.flush, _FINAL_PUBLICATION_S, wait_for_quantizer=False)
         except Exception:
             _log.exception("the run could not be saved cleanly")
-        self._streams.end_all(_MOVING)
+        self.streams.end_all(_MOVING)
         self.ended.set()
 
     async def _save_training(self, training: Training) -> None:
@@ -302,8 +289,8 @@ class Lifecycle:
 
     async def _evaluate_last(self, version: int) -> None:
         """Wait for an evaluation of the last policy: it is the result of a run whose budget has ended."""
-        self._streams.ask_for_evaluation(version)
+        self.streams.ask_for_evaluation(version)
         try:
-            await self._judge.until_evaluated(version, _FINAL_EVALUATION_S)
+            await self.judge.until_evaluated(version, _FINAL_EVALUATION_S)
         except TimeoutError:
             _log.warning("the last policy, version %d, was not evaluated in time", version)

@@ -15,17 +15,13 @@ from learner_service.files import COMMANDS
 _NAME = "outcome.json"
 # Settings that decide when a run is over.
 _ENDS = ("target_return", "target_success", "max_environment_steps", "max_seconds")
-_PAUSED, _STOPPED = "paused", "stopped"
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The final state of a run, its seconds, and the settings that decided its end.
-
-    policy: URL of the exported policy; empty without one. max_seconds: None without a limit.
-    """
+    """The final state of a run, its seconds, its exported policy's URL, and the settings that decided its end."""
 
     state: RunState
     elapsed_s: float
@@ -83,31 +79,18 @@ class Commands:
                 "%s, and no copy of it is whole: the run goes on as if no operator had paused or ended it", error
             )
             values = {}
-        self.paused = values.get(_PAUSED) is True
-        self.stopped = values.get(_STOPPED) is True
+        self.paused = values.get("paused") is True
+        self.stopped = values.get("stopped") is True
 
-    def pause(self) -> None:
-        """Remember that training is paused. Raises UnavailableError, and changes nothing, when the disk refuses."""
-        self._write(True, self.stopped)
-
-    def resume(self) -> None:
-        """Remember that training goes on. Raises like `pause`."""
-        self._write(False, self.stopped)
-
-    def stop(self) -> None:
-        """Remember that the run is to end. Raises like `pause`."""
-        self._write(self.paused, True)
-
-    def forget(self) -> None:
-        """Forget commands of a run that was over and continues. Raises like `pause`."""
-        self._write(False, False)
-
-    def _write(self, paused: bool, stopped: bool) -> None:
+    def write(self, *, paused: bool | None = None, stopped: bool | None = None) -> None:
+        """Remember a command. Raises UnavailableError, and changes nothing, when the disk refuses."""
         with self._lock:
+            paused = self.paused if paused is None else paused
+            stopped = self.stopped if stopped is None else stopped
             if (paused, stopped) == (self.paused, self.stopped):
                 return
             try:
-                write_twice(self._path, {_PAUSED: paused, _STOPPED: stopped})
+                write_twice(self._path, {"paused": paused, "stopped": stopped})
             except OSError as error:
                 raise UnavailableError(f"the command cannot be written ({error.strerror}): try again") from error
             self.paused, self.stopped = paused, stopped

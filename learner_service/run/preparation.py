@@ -5,7 +5,7 @@ import logging
 import shutil
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from actorq import wire
@@ -36,39 +36,31 @@ _PENDING = "reset.json"
 _SPEC = Path("environment.json")
 _EVALUATIONS = Path("evaluations.jsonl")
 # The files of an environment. The spec comes last, so that no run without a spec finds the other files.
-_NAMES = ("checkpoints", "best", "replay", copy_of(_SPEC).name, _SPEC.name)
+NAMES = ("checkpoints", "best", "replay", copy_of(_SPEC).name, _SPEC.name)
 
 
+@dataclass(eq=False)
 class Preparation:
     """Builds the training once. Lives on the event loop. Building and resetting run on other threads.
 
-    known: the run's spec; None before it is decided.
+    restored: the state to resume from; None for a new run. known: the run's spec; None before it is decided.
     problem: why the newest environment was refused, in one line. refused: number of refused environments.
     """
 
-    def __init__(
-        self,
-        records: Records,
-        lifecycle: Lifecycle,
-        streams: Streams,
-        storage: StorageThread,
-        client: QuantizerClient,
-        checkpoints: Checkpoints,
-        restored: LearnerState | None,
-    ) -> None:
-        """restored: the state to resume from; None for a new run."""
-        self._records = records
-        self._config = records.config
-        self._directory = records.identity.directory
-        self._lifecycle = lifecycle
-        self._streams = streams
-        self._storage = storage
-        self._client = client
-        self._checkpoints = checkpoints
-        self._restored = restored
-        self.known = records.identity.read_environment()
+    records: Records
+    lifecycle: Lifecycle
+    streams: Streams
+    storage: StorageThread
+    client: QuantizerClient
+    checkpoints: Checkpoints
+    restored: LearnerState | None
+
+    def __post_init__(self) -> None:
+        self._config = self.records.config
+        self._directory = self.records.identity.directory
+        self.known = self.records.identity.read_environment()
         if self.known is None:
-            lifecycle.restored.set()
+            self.lifecycle.restored.set()
         self.problem = ""
         self.refused = 0
         self._building: tuple[EnvironmentSpec, asyncio.Task[None]] | None = None
@@ -76,7 +68,7 @@ class Preparation:
         # After a reset: the newest version and the stored sequences from before it.
         self._published = 0
         self._sequences = LastSequences()
-        self._sequences.is_member = records.members.has_key
+        self._sequences.is_member = self.records.members.has_key
 
     async def restore(self) -> None:
         """Resume from the disk, before the first actor is back. An error becomes the run's fault."""
@@ -84,9 +76,9 @@ class Preparation:
             if self.known is not None:
                 await self._build(self.known)
         except Exception as error:
-            self._lifecycle.fail(error)
+            self.lifecycle.fail(error)
         else:
-            self._lifecycle.resume()
+            self.lifecycle.resume()
 
     async def prepare(self, spec: EnvironmentSpec, name: str) -> None:
         """Build the training for actor `name` in an environment of this spec, unless there is one that fits.
@@ -103,7 +95,7 @@ class Preparation:
 
     def resume_after(self, member: Member) -> int:
         """The highest stored sequence of this incarnation, including before a reset; 0 when there is none."""
-        training = self._records.training
+        training = self.records.training
         tables = (self._sequences, training.replay.sequences) if training else (self._sequences,)
         return max(table.last(*member.source_key) for table in tables)
 
@@ -113,14 +105,19 @@ class Preparation:
         discard: reset a run that has made progress. Without it such a run raises ConflictError, as does one that is
         over.
         """
-        self._lifecycle.require_here()
-        if not self._lifecycle.wants_actors:
-            raise ConflictError(f"the run is {self._lifecycle.state.value}: expected a run that is not over")
+        self.lifecycle.require_here()
+        if not self.lifecycle.wants_actors:
+            raise ConflictError(f"the run is {self.lifecycle.state.value}: expected a run that is not over")
         self._require_idle()
-        if self._records.training is not None and not discard:
-            _check_no_progress(self._records.training)
+        training = self.records.training
+        if training is not None and not discard and (training.trainer.updates or not training.replay.limiter.missing):
+            raise ConflictError(
+                f"the run has made progress: {training.trainer.updates} updates, {training.replay.total_transitions} "
+                "transitions; to set all of them aside and begin again, use `discard` (actorq reset-environment "
+                "--discard)"
+            )
         self._resetting = may_be_left(asyncio.create_task(self._reset()), "the environment's reset")
-        self._lifecycle.change(self._resetting)
+        self.lifecycle.change(self._resetting)
         try:
             # Shielded, so that a caller that disconnects does not leave half of the files in place.
             return await asyncio.shield(self._resetting)
@@ -134,12 +131,12 @@ class Preparation:
         expected = replace(spec, environment_arguments=self._config.environment_arguments)
         if spec != expected:
             raise ConflictError(f"environment: expected the run's, got one with {expected.differences(spec)}")
-        while (training := self._records.training) is None:
+        while (training := self.records.training) is None:
             if self._building is None:
                 self._require_idle()
                 building = may_be_left(asyncio.create_task(self._build(spec)), "building the run's networks")
                 self._building = (spec, building)
-                self._lifecycle.change(building)
+                self.lifecycle.change(building)
             built_for, building = self._building
             try:
                 # Shielded, so that an actor that leaves does not cancel the build for all others.
@@ -158,7 +155,7 @@ class Preparation:
         loop = asyncio.get_running_loop()
 
         def on_receipt(receipt: Receipt) -> None:
-            loop.call_soon_threadsafe(self._records.record_receipt, receipt)
+            loop.call_soon_threadsafe(self.records.record_receipt, receipt)
 
         make = self._make if self.known is not None else self._make_first
         try:
@@ -167,10 +164,10 @@ class Preparation:
             self._building = None
         self.known, self.problem = spec, ""
         try:
-            self._lifecycle.begin(training, graph)
+            self.lifecycle.begin(training, graph)
         except Exception as error:
             # Nothing begins twice: without this, actors would wait for ever.
-            self._lifecycle.fail(error)
+            self.lifecycle.fail(error)
             raise
 
     def _make_first(self, spec: EnvironmentSpec, on_receipt: Callable[[Receipt], None]) -> tuple[Training, PolicyGraph]:
@@ -180,7 +177,7 @@ class Preparation:
         try:
             training, graph = self._make(spec, on_receipt)
             try:
-                self._records.identity.write_environment(spec)
+                self.records.identity.write_environment(spec)
             except BaseException:
                 training.close()
                 raise
@@ -191,23 +188,23 @@ class Preparation:
             raise _refusal(error) from None
 
     def _make(self, spec: EnvironmentSpec, on_receipt: Callable[[Receipt], None]) -> tuple[Training, PolicyGraph]:
-        identity = self._records.identity
+        identity = self.records.identity
         opening = wire.Opening(identity.run_id, self._config.scheme, identity.lineage)
         training, graph = build_training(
-            *(self._config, spec, self._directory, opening, self._client, self._restored),
-            save=lambda updates: self._lifecycle.save(training, updates),
+            *(self._config, spec, self._directory, opening, self.client, self.restored),
+            save=lambda updates: self.lifecycle.save(training, updates),
             on_receipt=on_receipt,
             published=self._published,
         )
         return training, graph
 
     async def _reset(self) -> EnvironmentReset:
-        training, (spec, self.known) = self._records.training, (self.known, None)
+        training, (spec, self.known) = self.records.training, (self.known, None)
         try:
             # All actors rejoin. What they have sent is stored first.
-            self._records.forget_training()
-            self._streams.forget("the run's environment was reset; join again")
-            await self._storage.settle()
+            self.records.forget_training()
+            self.streams.forget("the run's environment was reset; join again")
+            await self.storage.settle()
             if training is not None:
                 self._published = training.publisher.version
                 for source, sequence in training.replay.sequences.as_dict().items():
@@ -216,24 +213,24 @@ class Preparation:
             set_aside = await asyncio.to_thread(self._set_aside)
         except Exception:
             # The files are where they were: the next training goes on from the newest checkpoint, as after a restart.
-            self._restored = await asyncio.to_thread(self._checkpoints.load_newest)
+            self.restored = await asyncio.to_thread(self.checkpoints.load_newest)
             raise
         finally:
             self._resetting = None
-        self._restored, self.problem = None, ""
+        self.restored, self.problem = None, ""
         if set_aside is not None:
             # Until this copy is uploaded, the loss of the volume brings the earlier files back.
-            self._lifecycle.upload()
+            self.lifecycle.upload()
         return EnvironmentReset(set_aside, spec)
 
     def _set_aside(self) -> Path | None:
         """Move the files of the environment. Returns where they are; None when there were none."""
-        names = present_files(self._directory)
+        names = [name for name in NAMES if (self._directory / name).exists()]
         if names == ["checkpoints"] and not any((self._directory / "checkpoints").iterdir()):
             return None
-        self._records.identity.count_reset()
+        self.records.identity.count_reset()
         folder = begin_reset(self._directory)
-        self._records.evaluations.set_aside(folder)
+        self.records.evaluations.set_aside(folder)
         finish_reset(self._directory)
         (self._directory / "checkpoints").mkdir(exist_ok=True)
         return folder
@@ -241,11 +238,6 @@ class Preparation:
     def _require_idle(self) -> None:
         if self._building is not None or self._resetting is not None:
             raise UnavailableError("the run's environment is being decided: try again")
-
-
-def present_files(directory: Path) -> list[str]:
-    """The files and folders of the environment in a run's folder."""
-    return [name for name in _NAMES if (directory / name).exists()]
 
 
 def begin_reset(directory: Path) -> Path:
@@ -259,10 +251,7 @@ def begin_reset(directory: Path) -> Path:
 
 
 def finish_reset(directory: Path) -> None:
-    """Move the files that a reset has not moved yet. Does nothing when no reset is under way.
-
-    Raises InvalidInputError when the decision is damaged, and OSError.
-    """
+    """Move what a reset under way has not moved yet. Raises InvalidInputError when its file is damaged, and OSError."""
     pending = read_either(directory / _PENDING)
     if pending is None:
         return
@@ -270,21 +259,11 @@ def finish_reset(directory: Path) -> None:
     folder.mkdir(exist_ok=True)
     evaluations = (_EVALUATIONS.name, count_file(_EVALUATIONS).name) if (directory / _EVALUATIONS).exists() else ()
     # A file that is there already was moved before, by a learner that has begun anew.
-    for name in (*(evaluations if not (folder / _EVALUATIONS).exists() else ()), *_NAMES):
+    for name in (*(evaluations if not (folder / _EVALUATIONS).exists() else ()), *NAMES):
         if (directory / name).exists() and not (folder / name).exists():
             (directory / name).rename(folder / name)
     remove_both(directory / _PENDING)
     _log.warning("the run's environment was reset; its earlier files are in %s", folder)
-
-
-def _check_no_progress(training: Training) -> None:
-    """Raise ConflictError when the run has made updates, or has enough data for them."""
-    updates, transitions = training.trainer.updates, training.replay.total_transitions
-    if updates or not training.replay.limiter.missing:
-        raise ConflictError(
-            f"the run has made progress: {updates} updates, {transitions} transitions; to set all of them aside and "
-            "begin again, use `discard` (actorq reset-environment --discard)"
-        )
 
 
 def _refusal(error: Exception) -> InvalidInputError:

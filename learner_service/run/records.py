@@ -13,8 +13,7 @@ from actorq.telemetry.process_stats import measure_process
 from learner_service.actors.members import Member, Members
 from learner_service.actors.schemes import policy_of
 from learner_service.energy.ledger import EnergyLedger
-from learner_service.reporting.event_file import EventFile
-from learner_service.reporting.events import EventLog
+from learner_service.reporting.events import EventFile, EventLog
 from learner_service.reporting.fallbacks import Fallbacks
 from learner_service.reporting.meters import Samples
 from learner_service.reporting.resources import Resources
@@ -42,7 +41,8 @@ class Records:
         self.evaluations = EvaluationLog(directory / "evaluations.jsonl")
         self.evaluations.sequences.is_member = self.members.has_key
         self.resources = Resources(EnergyLedger.from_state(restored["energy"]) if restored else None, node)
-        known_s = max(self.evaluations.elapsed_s, restored.get("elapsed_s", 0.0))
+        evaluated_s = next((point["wall_clock_s"] for point in reversed(self.evaluations.curve)), 0.0)
+        known_s = max(evaluated_s, restored.get("elapsed_s", 0.0))
         self.clock = RunClock(directory, measure_process("learner", "learner").started_at, known_s=known_s)
         if self.clock.first_transition_s is None:
             self.clock.first_transition_s = restored.get("first_transition_s")

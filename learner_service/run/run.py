@@ -41,10 +41,7 @@ class Run:
     """The learner's central object: it makes the parts, and the servicers call them. Lives on the event loop.
 
     Coroutine methods wait for threads. All others return at once.
-
-    records: what the run knows and keeps on the disk. judge: the evaluations and the target. lifecycle: the state, and
-    the end. preparation: decides the environment, and builds the training. connections: actors and evaluators.
-    streams: their open streams. uploader: copies checkpoints to object storage; None without it.
+    uploader: copies checkpoints to object storage; None without it.
     """
 
     def __init__(
@@ -77,26 +74,20 @@ class Run:
             if volume is not None:
                 volume.begin(identity.run_id)
             refused.pop_all()
-        self.records = Records(config, identity, values, node)
+        records = self.records = Records(config, identity, values, node)
         self.uploader: Uploader | None = None
         if volume is not None:
             best = BestPolicy(directory, client, self.records.evaluations)
             self.uploader = Uploader(volume, identity.run_id, config.checkpoint, best.update)
         self._beats, self._is_writing = Tolerated("the run's clock or evaluations"), False
-        self._storage = StorageThread()
+        storage = self._storage = StorageThread()
         steps = steps_per_policy(config) if config.queue.synchronous else 0
         self._shares = Shares(steps, config.actors, config.actor.segment_length) if steps else None
-        self.streams = Streams(self._storage)
-        self.judge = Judge(self.records)
-        self.lifecycle = Lifecycle(
-            self.records, self.streams, self.judge, checkpoints, export, self.uploader, stays_over
-        )
-        self.preparation = Preparation(
-            self.records, self.lifecycle, self.streams, self._storage, client, checkpoints, restored
-        )
-        self.connections = Connections(
-            self.records, self.preparation, self.lifecycle, self.judge, self.streams, self._storage
-        )
+        streams = self.streams = Streams(storage)
+        judge = self.judge = Judge(records)
+        self.lifecycle = Lifecycle(records, streams, judge, checkpoints, export, self.uploader, stays_over)
+        self.preparation = Preparation(records, self.lifecycle, streams, storage, client, checkpoints, restored)
+        self.connections = Connections(records, self.preparation, self.lifecycle, judge, streams, storage)
 
     @property
     def training(self) -> Training | None:
@@ -109,9 +100,7 @@ class Run:
         return None if self.uploader is None else self.uploader.conflict
 
     def beat(self) -> None:
-        """Write time and evaluations to the disk, update the scaling measurements, and end a run whose time is over.
-
-        Call once a second.
+        """Once a second, write time and evaluations, measure for scaling, and end a run whose time is over.
 
         On a slow disk one write is waited for before the next one, because segments are stored behind them.
         """
@@ -143,18 +132,15 @@ class Run:
         _log.warning("the run's clock could not be written: %s", error)
 
     async def pause(self) -> int:
-        """Pause training until `resume`, also with the next learner. Returns the updates so far.
-
-        Raises UnavailableError when the command cannot be written. `resume` and `Lifecycle.stop` do so, too.
-        """
+        """Pause training until `resume`, by any learner. Returns the updates. Raises as `Commands.write`."""
         trainer = self._require_training().trainer
-        await asyncio.to_thread(self.lifecycle.commands.pause)
+        await asyncio.to_thread(self.lifecycle.commands.write, paused=True)
         return await asyncio.to_thread(trainer.pause)
 
     async def resume(self) -> int:
         """Resume training. Returns the updates so far."""
         trainer = self._require_training().trainer
-        await asyncio.to_thread(self.lifecycle.commands.resume)
+        await asyncio.to_thread(self.lifecycle.commands.write, paused=False)
         trainer.resume()
         return trainer.updates
 

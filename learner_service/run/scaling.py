@@ -5,9 +5,11 @@ docs/concepts/scaling.md explains the rule. benchmarks/scale/scaling.py simulate
 
 import logging
 import math
+import operator
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _log = logging.getLogger(__name__)
 
@@ -28,11 +30,10 @@ _SPARE = 0.2
 _MOST_ACTORS = 20_000
 
 
-@dataclass(frozen=True)
-class _Mark:
+class _Mark(NamedTuple):
     """Totals at one time: samples, starved seconds, stored transitions, and all actors' active and waiting seconds."""
 
-    at: float
+    at: float = 0.0
     samples: int = 0
     starved_s: float = 0.0
     stored: int = 0
@@ -58,10 +59,9 @@ class ScalingSignal:
     supply_per_actor: transitions per second that one actor makes while it does not wait; None where unknown.
     """
 
-    def __init__(self, samples_per_insert: float, clock: Callable[[], float], window_s: float = _WINDOW_S) -> None:
+    def __init__(self, samples_per_insert: float, clock: Callable[[], float]) -> None:
         self.samples_per_insert = samples_per_insert
         self._clock = clock
-        self._window_s = window_s
         self._marks: deque[_Mark] = deque()
         self._reports: dict[str, _Report] = {}
         self._active_s = 0.0
@@ -84,7 +84,7 @@ class ScalingSignal:
             return
         waited, passed = waited_s - last.waited_s, now - last.at
         # Delayed reports arrive together, so a report may cover more time than has passed since the previous one.
-        if 0 <= waited <= passed + self._window_s:
+        if 0 <= waited <= passed + _WINDOW_S:
             self._waited_s += waited
             self._active_s += passed - waited
 
@@ -98,7 +98,6 @@ class ScalingSignal:
         """Record the trainer's totals and the number of connected actors. Call about once a second.
 
         stored: total of stored transitions. missing: those that are missing for updates, at first or after a loss.
-
         While training is paused, the demand is not measured, and the desired number stays.
         """
         self._most_connected = max(self._most_connected, connected)
@@ -109,16 +108,13 @@ class ScalingSignal:
             return
         now = self._clock()
         self._marks.append(_Mark(now, samples, starved_s, stored, self._active_s, self._waited_s))
-        while len(self._marks) > 2 and now - self._marks[1].at >= self._window_s:
+        while len(self._marks) > 2 and now - self._marks[1].at >= _WINDOW_S:
             self._marks.popleft()
         self._decide(missing)
 
     @property
     def can_tell(self) -> bool:
-        """Whether `desired_actors` was measured, or a minute has passed without actors to measure.
-
-        Before that, a restarted learner does not know about actors that are about to rejoin.
-        """
+        """Whether `desired_actors` was measured, or a minute has passed. Before that, actors may be about to rejoin."""
         waited_s = 0.0 if self._observed_since is None else self._clock() - self._observed_since
         return self._desired > 0 or waited_s >= _PATIENCE_S
 
@@ -130,31 +126,29 @@ class ScalingSignal:
     @property
     def starved_fraction(self) -> float | None:
         """Share of the window in which the trainer waited for data; None where unknown."""
-        first, last = self._ends()
-        return _fraction(last.starved_s - first.starved_s, last.at - first.at)
+        window = self._window()
+        return _fraction(window.starved_s, window.at)
 
     @property
     def blocked_fraction(self) -> float | None:
         """Share of the connected actors' time in the window in which they waited for credit; None where unknown."""
-        first, last = self._ends()
-        waited_s = last.waited_s - first.waited_s
-        return _fraction(waited_s, last.active_s - first.active_s + waited_s)
+        window = self._window()
+        return _fraction(window.waited_s, window.active_s + window.waited_s)
 
-    def _ends(self) -> tuple[_Mark, _Mark]:
-        return (self._marks[0], self._marks[-1]) if self._marks else (_Mark(0.0), _Mark(0.0))
+    def _window(self) -> _Mark:
+        """The differences between the newest and the oldest mark."""
+        return _Mark(*map(operator.sub, self._marks[-1], self._marks[0])) if self._marks else _Mark()
 
     def _decide(self, missing: int) -> None:
-        first, last = self._ends()
-        if last.at - first.at < _SETTLE_S:
+        window = self._window()
+        if window.at < _SETTLE_S:
             return
-        busy_s = (last.at - first.at) - (last.starved_s - first.starved_s)
-        samples, stored = last.samples - first.samples, last.stored - first.stored
-        active_s = last.active_s - first.active_s
+        busy_s = window.at - window.starved_s
         # Keep the last measurement while actors only wait, or while the trainer only waits.
-        if samples > 0 and busy_s > 0:
-            self.demand = samples / busy_s / self.samples_per_insert
-        if stored > 0 and active_s > 0:
-            self.supply_per_actor = stored / active_s
+        if window.samples > 0 and busy_s > 0:
+            self.demand = window.samples / busy_s / self.samples_per_insert
+        if window.stored > 0 and window.active_s > 0:
+            self.supply_per_actor = window.stored / window.active_s
         if self.supply_per_actor is None:
             return
         if missing > 0:

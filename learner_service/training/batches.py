@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,10 +21,7 @@ _MOST_UPDATES_PER_SAMPLE = 8
 
 
 def alike(senders: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
-    """Ascending indexes of at most `size` rows: the same number for each actor, as far as its rows suffice.
-
-    An actor's rows are evenly spaced. senders: the actor of each row, uint64[B].
-    """
+    """Ascending indexes of at most `size` rows: of each sender, uint64[B], equally many if possible, evenly spaced."""
     if len(senders) <= size:
         return np.arange(len(senders))
     by_actor = np.argsort(senders, kind="stable")
@@ -45,10 +41,7 @@ def alike(senders: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
 
 
 class Batches(Protocol):
-    """Fetches data from the run's buffer and lets the algorithm learn from them. Call on the trainer's thread.
-
-    buffer: the source of the data.
-    """
+    """Fetches data from the run's buffer and lets the algorithm learn from them, on the trainer's thread."""
 
     buffer: SegmentBuffer
     normalizes_first: bool = False
@@ -82,16 +75,10 @@ class Batches(Protocol):
 
     @abstractmethod
     def observed(self, size: int) -> NDArray[Any] | None:
-        """At most `size` observations of the data that were learned from last, [B, *policy_observation].
-
-        Those of all actors alike, as far as they suffice. None before the first `learn`.
-        """
+        """At most `size` observations last learned from, [B, *policy_observation], of all actors alike; or None."""
 
     def is_due(self, before: int, updates: int) -> bool:
-        """Whether a policy is published after this number of updates; by default after each `learn`.
-
-        before: the number before the last `learn`.
-        """
+        """Whether a policy is due, after `learn` has raised the updates from `before`; by default always."""
         return True
 
     def published(self, version: int, parameters: Mapping[str, NDArray[Any]]) -> None:
@@ -110,16 +97,9 @@ class Batches(Protocol):
         """The state for a checkpoint, as JSON values, besides that of the buffer."""
         return {}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
-        return
-
 
 class SampledBatches(Batches):
-    """Batches for an off-policy algorithm, each with the minibatches of several updates.
-
-    dynamic_capacity: drops old transitions from the replay; None to keep all that fit.
-    """
+    """Minibatches of several updates, for an off-policy algorithm. dynamic_capacity: drops old transitions."""
 
     normalizes_first: bool = True
 
@@ -197,7 +177,6 @@ class RolloutBatches(Batches):
     def __init__(
         self, config: RunConfig, algorithm: OnPolicyAlgorithm, queue: RolloutQueue, device: torch.device
     ) -> None:
-        """device: of the algorithm."""
         self.buffer = self.queue = queue
         self.mismatch = Mismatch(algorithm.log_probabilities, queue.versions, device)
         self._algorithm = algorithm
@@ -230,8 +209,12 @@ class RolloutBatches(Batches):
         senders = [each.senders[each.valid] for each in self._rollout]
         chosen = alike(np.concatenate(senders), size)
         starts = np.cumsum([0, *map(len, senders)])
-        parts = (chosen[(start <= chosen) & (chosen < stop)] - start for start, stop in pairwise(starts))
-        return np.concatenate(list(map(_observations, self._rollout, parts)))
+        parts: list[NDArray[Any]] = []
+        for each, start, stop in zip(self._rollout, starts[:-1], starts[1:], strict=True):
+            steps, environments = np.nonzero(each.valid)
+            places = chosen[(start <= chosen) & (chosen < stop)] - start
+            parts.append(each.observations[steps[places], environments[places]])
+        return np.concatenate(parts)
 
     def published(self, version: int, parameters: Mapping[str, NDArray[Any]]) -> None:
         """Count the lag of transitions from this version too."""
@@ -247,20 +230,10 @@ class RolloutBatches(Batches):
         self.mismatch.load_state(state["mismatch"])
 
 
-def _observations(trajectories: Batch, chosen: NDArray[np.int64]) -> NDArray[Any]:
-    """The observations before some of the valid steps."""
-    steps, environments = np.nonzero(trajectories.valid)
-    observations: NDArray[Any] = trajectories.observations[steps[chosen], environments[chosen]]
-    return observations
-
-
 def dynamic_capacity(
     config: RunConfig, algorithm: Algorithm, replay: ReplayBuffer, device: torch.device
 ) -> DynamicCapacity | None:
-    """The dynamic capacity of the replay, with the policy of `algorithm`; None if it is off.
-
-    Raises UserError as `RunConfig.dynamic_capacity_of` does.
-    """
+    """The replay's dynamic capacity; None if it is off. Raises UserError as `RunConfig.dynamic_capacity_of` does."""
     settings = config.dynamic_capacity_of(replay.spec)
     if settings is None:
         return None

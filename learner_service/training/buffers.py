@@ -2,6 +2,7 @@
 
 import math
 import time
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -29,7 +30,6 @@ from learner_service.replay import (
 from learner_service.replay.storage.rows import segment_rows
 from learner_service.rollouts import PublishedVersions, RewardScale, RolloutQueue
 from learner_service.training.drawing import check_told
-from learner_service.training.goals import check_one_step
 
 
 def open_buffer(
@@ -47,13 +47,9 @@ def open_buffer(
     replay, moments = config.replay, None
     if config.normalize_observations and spec.vector is not None:
         moments = ObservationMoments(spec.vector.shape)
-
-    def opened() -> ReplayStore:
-        rows, further = _segment_rows(config, spec), config.further_columns(is_on_policy(algorithm))
-        return ReplayStore.open(
-            directory, spec, replay.capacity, further, rows, earlier_transitions=earlier_transitions
-        )
-
+    rows, further = _segment_rows(config, spec), config.further_columns(is_on_policy(algorithm))
+    # Called after all checks of the settings, so that they raise before there are files.
+    opened = partial(ReplayStore.open, directory, spec, replay.capacity, further, rows)
     if is_on_policy(algorithm):
         check_told(config, algorithm)
         size = algorithm.rollout_size
@@ -66,7 +62,7 @@ def open_buffer(
             # An actor that waits for the next policy keeps its credits. Those of the others must not wait for them.
             ahead += config.actors * WINDOW * config.actor.segment_length * config.environments_per_actor
         return RolloutQueue(
-            opened(),
+            opened(earlier_transitions=earlier_transitions),
             RateLimiter.of_queue(algorithm.epochs, size, ahead, time.monotonic),
             size,
             PublishedVersions(config.queue.max_policy_lag),
@@ -77,9 +73,8 @@ def open_buffer(
     off_policy = cast(Algorithm, algorithm)
     check_one_step(config, spec, off_policy)
     returns = _returns(config, off_policy)
-    # Raises its errors before there are files.
     config.dynamic_capacity_of(spec)
-    store = opened()
+    store = opened(earlier_transitions=earlier_transitions)
     sampler = (
         PrioritizedSampler(
             *(store, rng, replay.priority_exponent),
@@ -89,9 +84,8 @@ def open_buffer(
         if replay.prioritized
         else UniformSampler(store, rng)
     )
-    limiter = RateLimiter(
-        config.rate_limiter.samples_per_insert, replay.min_size, config.rate_limiter.error_buffer, time.monotonic
-    )
+    pace = config.rate_limiter
+    limiter = RateLimiter(pace.samples_per_insert, replay.min_size, pace.error_buffer, time.monotonic)
     names, goals = HindsightColumns(config.copies_of(spec)), None
     if spec.goal is not None and names.copies:
         goals = OtherGoals(spec.goal, names, rng)
@@ -107,6 +101,15 @@ def _returns(config: RunConfig, algorithm: Algorithm) -> Returns | DelayedReturn
         return first
     longest = Returns(multi_step.n_step, algorithm.discount, clip, windows)
     return DelayedReturns(first, longest, multi_step.after * config.max_environment_steps)
+
+
+def check_one_step(config: RunConfig, spec: EnvironmentSpec, algorithm: Algorithm) -> None:
+    """Raise UserError for an algorithm of the user whose returns have several steps, with hindsight."""
+    if config.copies_of(spec) and algorithm.n_step > 1:
+        raise UserError(
+            f"algorithm {config.algorithm}: n_step must be 1 with hindsight, got {algorithm.n_step}; change it, or "
+            "give --hindsight.copies 0"
+        )
 
 
 def check_sizes(config: RunConfig, spec: EnvironmentSpec) -> None:

@@ -51,26 +51,22 @@ class CheckpointScan:
                 folder.rename(aside)
 
 
+@dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one run, the newest `keep` of them on disk.
+    """The newest `keep` checkpoints of a run. new_networks: it may go on without any of them, when none is whole."""
 
-    new_networks: whether a run may go on without any of its checkpoints, when none is whole.
-    """
+    directory: Path
+    keep: int
+    new_networks: bool = False
 
-    def __init__(self, directory: Path, keep: int, new_networks: bool = False) -> None:
-        self._directory = directory
-        self._keep = keep
-        self._new_networks = new_networks
-        directory.mkdir(parents=True, exist_ok=True)
-        for leftover in directory.glob("*.partial"):
+    def __post_init__(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for leftover in self.directory.glob("*.partial"):
             shutil.rmtree(leftover)
 
     def save(self, state: LearnerState) -> Path:
-        """Write and fsync a checkpoint, then remove the oldest ones beyond `keep`. Returns its folder.
-
-        Raises OSError, and changes nothing, when the disk is full.
-        """
-        final = self._directory / f"{state.updates:012d}"
+        """Write and fsync a checkpoint, then remove those beyond `keep`. Raises OSError, and then changes nothing."""
+        final = self.directory / f"{state.updates:012d}"
         partial = final.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
         try:
@@ -81,10 +77,10 @@ class Checkpoints:
                 # The same number of updates, as in a paused run: keep the old checkpoint until the new one is in place.
                 final.replace(replaced)
             partial.replace(final)
-            sync_folder(self._directory)
+            sync_folder(self.directory)
             shutil.rmtree(replaced, ignore_errors=True)
-            folders = (path for path in self._directory.iterdir() if path.name.isdigit())
-            for old in sorted(folders, reverse=True)[self._keep :]:
+            folders = (path for path in self.directory.iterdir() if path.name.isdigit())
+            for old in sorted(folders, reverse=True)[self.keep :]:
                 if old != final:
                     # Renamed first: half of it would look like a damaged one.
                     shutil.rmtree(old.rename(old.with_suffix(".partial")))
@@ -99,9 +95,9 @@ class Checkpoints:
         scan: what was read before; the files are not read again. Raises UserError, and changes nothing, when there
         are checkpoints but no whole one, when one cannot be read, or when another version of ActorQ wrote it.
         """
-        scan = scan or find_newest(self._directory)
+        scan = scan or find_newest(self.directory)
         damaged = {folder: reason for folder, reason in scan.damaged.items() if not folder.suffix}
-        if damaged and scan.state is None and not self._new_networks:
+        if damaged and scan.state is None and not self.new_networks:
             newest, reason = next(iter(damaged.items()))
             raise UserError(
                 f"checkpoints: none of {len(damaged)} is whole ({newest.name}: {reason}); restore one from a backup, "
@@ -133,18 +129,10 @@ def find_newest(directory: Path) -> CheckpointScan:
     for folder in sorted(folders, key=lambda path: (path.stem, not path.suffix), reverse=True):
         try:
             if not folder.suffix:
-                return CheckpointScan(read_checkpoint(folder), damaged)
+                files = CheckpointFiles.read(folder)
+                state = LearnerState(files.updates, safetensors.torch.load(files.tensors), files.values)
+                return CheckpointScan(state, damaged)
             damaged[folder] = "it was set aside"
         except InvalidInputError as error:
             damaged[folder] = str(error)
     return CheckpointScan(None, damaged)
-
-
-def read_checkpoint(folder: Path) -> LearnerState:
-    """Read a checkpoint.
-
-    Raises InvalidInputError when it is damaged, UnreadableError when it cannot be read, UserError when another version
-    of ActorQ wrote it.
-    """
-    files = CheckpointFiles.read(folder)
-    return LearnerState(files.updates, safetensors.torch.load(files.tensors), files.values)

@@ -27,14 +27,8 @@ class CheckpointFiles:
         """Write and fsync both files. Raises OSError."""
         digest = hashlib.sha256(self.tensors).hexdigest()
         replace_file(folder / _TENSORS, self.tensors, sync=True)
-        header = {
-            "format": _FORMAT,
-            "contract": CONTRACT,
-            "updates": self.updates,
-            "sha256": digest,
-            "values": self.values,
-        }
-        write_document(folder / _STATE, header)
+        header = {"format": _FORMAT, "contract": CONTRACT, "updates": self.updates, "sha256": digest}
+        write_document(folder / _STATE, {**header, "values": self.values})
 
     @classmethod
     def read(cls, folder: Path) -> "CheckpointFiles":

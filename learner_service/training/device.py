@@ -10,10 +10,7 @@ from actorq.errors import UserError
 
 
 def choose_device(setting: str) -> torch.device:
-    """The device of `learner.device`: cpu, cuda, cuda:N, or auto for a GPU if there is one.
-
-    Raises UserError when there is no such device.
-    """
+    """The device: cpu, cuda, cuda:N, or auto for a GPU if there is one. Raises UserError when there is none."""
     if setting == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(setting)
@@ -26,10 +23,7 @@ def choose_device(setting: str) -> torch.device:
 
 
 def allocator_for(device: torch.device) -> Callable[[tuple[int, ...], str], Array]:
-    """What makes arrays for batches: plain ones for the CPU, which computes on them directly.
-
-    For a GPU they are in pinned memory, so that copies are asynchronous.
-    """
+    """Makes arrays for batches: for a GPU in pinned memory, so that copies are asynchronous; else plain ones."""
     return _pinned if device.type == "cuda" else np.empty
 
 

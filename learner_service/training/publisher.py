@@ -25,7 +25,8 @@ from actorq.errors import ActorQError, ConflictError, ExhaustedError, InvalidInp
 from actorq.statefiles.highwater import HighWaterMark
 from actorq.transport.errors import error_from_rpc, is_as_sent
 from actorq.transport.reconnect import keep_connected
-from actorq.v1 import quantizer_pb2, tensor_pb2
+from actorq.v1 import quantizer_pb2 as pb
+from actorq.v1 import tensor_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -46,29 +47,25 @@ class Snapshot:
     at: float
 
 
+@dataclass(eq=False)
 class Publisher:
     """Owns the stream to the quantizer. `offer` and `evaluated` are thread-safe.
 
-    opening: the run, the scheme of its actors, and this learner.
     mark: reserves each version before it is sent, so that no number is sent again after a kill.
     """
 
-    def __init__(
-        self,
-        client: QuantizerClient,
-        opening: wire.Opening,
-        on_receipt: Callable[[Receipt], None],
-        first_version: int = 1,
-        mark: HighWaterMark | None = None,
-    ) -> None:
-        self._client = client
-        self._opening = opening
-        self._on_receipt = on_receipt
-        self._mark = mark
+    client: QuantizerClient
+    opening: wire.Opening
+    on_receipt: Callable[[Receipt], None]
+    first_version: int = 1
+    mark: HighWaterMark | None = None
+
+    def __post_init__(self) -> None:
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._graph: PolicyGraph | None = None
-        self._version = self._floor = first_version - 1
+        self.version = self._floor = self.first_version - 1
+        """The newest offered version."""
         self._snapshot: tuple[int, Snapshot] | None = None
         self._sent_version = 0
         self._received_version = 0
@@ -93,10 +90,10 @@ class Publisher:
     def offer(self, snapshot: Snapshot) -> int:
         """Make this snapshot the newest version, and send it as soon as possible. Returns its number."""
         with self._changed:
-            self._version = max(self._version, self._floor) + 1
-            self._snapshot = (self._version, snapshot)
+            self.version = max(self.version, self._floor) + 1
+            self._snapshot = (self.version, snapshot)
             self._changed.notify_all()
-            return self._version
+            return self.version
 
     def raise_to(self, version: int) -> None:
         """Publish the next snapshot above this version, because an actor has it already."""
@@ -110,22 +107,14 @@ class Publisher:
             self._changed.notify_all()
 
     @property
-    def version(self) -> int:
-        """The newest offered version."""
-        with self._changed:
-            return self._version
-
-    @property
     def known_version(self) -> int:
         """The highest version that an actor may have."""
-        with self._changed:
-            return max(self._version, self._floor)
+        return max(self.version, self._floor)
 
     def flush(self, timeout_s: float, wait_for_quantizer: bool = True) -> bool:
         """Wait until the quantizer has received the newest version, and all evaluations are sent.
 
         wait_for_quantizer: also wait while the quantizer is away.
-
         Returns False after `timeout_s` seconds, and at once after a fault or `close`.
         """
 
@@ -144,14 +133,14 @@ class Publisher:
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(timeout=5.0)
-        if self._mark is not None and not self._thread.is_alive():
-            self._mark.close()
+        if self.mark is not None and not self._thread.is_alive():
+            self.mark.close()
 
     def _run(self) -> None:
         try:
             # A too large checkpoint never succeeds. `_publish` turns a temporary ExhaustedError into UnavailableError.
             retried = (UnavailableError,)
-            keep_connected(self._publish, self._stop, self._client.peer, random.Random(), retried=retried)
+            keep_connected(self._publish, self._stop, self.client.peer, random.Random(), retried=retried)
         except ActorQError as error:
             _log.error("publishing has stopped: %s", error)
             self._fail(error)
@@ -165,13 +154,13 @@ class Publisher:
             self._changed.notify_all()
 
     def _flushed(self) -> bool:
-        return self._received_version >= self._version and not self._evaluations
+        return self._received_version >= self.version and not self._evaluations
 
     def _publish(self, connected: Callable[[], None]) -> None:
         """Run one stream: a generator sends requests, and this loop receives the answers."""
         ended = threading.Event()
         ready: deque[wire.Ready] = deque(maxlen=1)
-        call = self._client.stub.PublishCheckpoints(self._requests(ready, ended))
+        call = self.client.stub.PublishCheckpoints(self._requests(ready, ended))
         try:
             for response in call:
                 if response.WhichOneof("payload") == "ready":
@@ -194,17 +183,17 @@ class Publisher:
                 self.connected = False
                 self._changed.notify_all()
         if not self._stop.is_set():
-            raise UnavailableError(self.problem or f"{self._client.peer} ended the stream")
+            raise UnavailableError(self.problem or f"{self.client.peer} ended the stream")
 
     def _raise_unless_stopped(self, error: Exception) -> None:
         if self._stop.is_set():
             return
         if isinstance(error, InvalidInputError):
             # The run continues, because an operator may repair or replace the quantizer.
-            raise UnavailableError(f"{self._client.peer} sent an invalid answer: {error}") from error
+            raise UnavailableError(f"{self.client.peer} sent an invalid answer: {error}") from error
         if not isinstance(error, grpc.RpcError):
             raise error
-        translated = error_from_rpc(error, self._client.peer)
+        translated = error_from_rpc(error, self.client.peer)
         with self._changed:
             connected = self.connected
             sending = connected and self._sent_version > self._received_version
@@ -215,7 +204,7 @@ class Publisher:
             # One bad version, such as a policy with NaN, must not end the run, because the next one may be good. Also,
             # the quantizer may have received a version over a broken stream that counts as unsent here.
             _log.warning("version %d was refused: %s", self._sent_version, translated)
-            raise UnavailableError(f"{self._client.peer} ended the stream with version {self._sent_version}") from error
+            raise UnavailableError(f"{self.client.peer} ended the stream with version {self._sent_version}") from error
         if sending and isinstance(translated, UnavailableError) and is_as_sent(error):
             # The quantizer has answered: it cannot store the version.
             with self._changed:
@@ -229,23 +218,22 @@ class Publisher:
         if message.newest_version > self.version + MAX_VERSION_STEP:
             # Try again later, because an operator may correct this, and the run continues.
             raise UnavailableError(
-                f"{self._client.peer}: expected to publish from version {self.version + MAX_VERSION_STEP} at most, "
+                f"{self.client.peer}: expected to publish from version {self.version + MAX_VERSION_STEP} at most, "
                 f"{MAX_VERSION_STEP} above the newest here, got {message.newest_version}; does its store belong to "
                 "another run?"
             )
         with self._changed:
-            newest, snapshot = message.newest_version, self._snapshot
+            newest, sent, snapshot = message.newest_version, self._sent_version, self._snapshot
             # A number is sent once only: a quantizer that lost its store may have served an unconfirmed version.
-            unconfirmed = (
-                snapshot is not None and max(newest, self._refused_version) < snapshot[0] <= self._sent_version
-            )
-            if unconfirmed or (newest > self._sent_version and newest >= self._version):
+            unconfirmed = snapshot is not None and max(newest, self._refused_version) < snapshot[0] <= sent
+            if unconfirmed or (newest > sent and newest >= self.version):
                 # A learner that restarts from an older checkpoint continues above the versions published before.
-                self._version = max(newest, self._version)
+                version = max(newest, self.version)
                 if snapshot is not None:
-                    self._version += 1
-                    self._snapshot = (self._version, snapshot[1])
-            self._received_version = message.newest_version
+                    version += 1
+                    self._snapshot = (version, snapshot[1])
+                self.version = version
+            self._received_version = newest
             self.connected = True
             self._in_flight.clear()
             self._evaluations.extendleft(evaluation for _, evaluation in reversed(self._unconfirmed))
@@ -263,12 +251,10 @@ class Publisher:
             while self._unconfirmed and self._unconfirmed[0][0] < receipt.version:
                 self._unconfirmed.popleft()
             self._changed.notify_all()
-        self._on_receipt(receipt)
+        self.on_receipt(receipt)
 
-    def _requests(
-        self, ready: deque[wire.Ready], ended: threading.Event
-    ) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
-        yield wire.publication_to_proto(self._opening)
+    def _requests(self, ready: deque[wire.Ready], ended: threading.Event) -> Iterator[pb.PublishCheckpointsRequest]:
+        yield wire.publication_to_proto(self.opening)
         with self._changed:
             self._changed.wait_for(lambda: ready or ended.is_set() or self._stop.is_set())
         if not ready or self._graph is None:
@@ -288,8 +274,8 @@ class Publisher:
     def _reserve(self, version: int) -> bool:
         """Write a version's number to the disk. Returns False when that fails; the stream then has to end."""
         try:
-            if self._mark is not None:
-                self._mark.reserve(version)
+            if self.mark is not None:
+                self.mark.reserve(version)
         except OSError as error:
             with self._changed:
                 self.problem = f"versions are not published, because their numbers cannot be stored: {error}"
@@ -317,7 +303,7 @@ class Publisher:
 
 def checkpoint_requests(
     version: int, snapshot: Snapshot, graph: PolicyGraph, encodings: Iterable[tensor_pb2.BlobEncoding]
-) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
+) -> Iterator[pb.PublishCheckpointsRequest]:
     """The messages that carry a snapshot as a version. encodings: those that the quantizer accepts."""
     header = wire.CheckpointHeader(version, snapshot.learner_step, graph.digest, snapshot.at)
     calibration = {CALIBRATION_PREFIX + name: batch for name, batch in snapshot.calibration.items()}

@@ -14,11 +14,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from actorq.config.run_config import RunConfig
@@ -53,10 +52,6 @@ class Threads:
 
     chosen: int
     limit: int
-
-    def state(self) -> dict[str, int]:
-        """The values for a checkpoint."""
-        return {"chosen": self.chosen, "limit": self.limit}
 
 
 def set_configured(config: RunConfig, limit: int | None = None) -> None:
@@ -185,12 +180,7 @@ def update_seconds(config: RunConfig, spec: EnvironmentSpec, numbers: Sequence[i
     return time_threads(measured(algorithm, spec), free_numbers(numbers))
 
 
-def _measured(
-    config: RunConfig,
-    spec: EnvironmentSpec,
-    limit: int,
-    measure: Measure,
-) -> tuple[Threads, str]:
+def _measured(config: RunConfig, spec: EnvironmentSpec, limit: int, measure: Measure) -> tuple[Threads, str]:
     try:
         seconds = measure(config, spec, numbers_of_threads(limit))
     except Exception as error:
@@ -211,10 +201,7 @@ def _updates(algorithm: AnyAlgorithm, spec: EnvironmentSpec) -> Callable[[], obj
 
 
 def _passes(algorithm: AnyAlgorithm, spec: EnvironmentSpec) -> Callable[[], object]:
-    """A call with a forward and a backward pass of the policy.
-
-    For on-policy algorithms, whose updates need a whole rollout, and for large networks.
-    """
+    """A pass forward and backward through the policy: for on-policy algorithms, and for large networks."""
     batch = random_batch(spec, algorithm.batch_size, Returns(1, 1.0))
     observations = torch.from_numpy(batch.observations)
 
@@ -230,16 +217,11 @@ def random_batch(spec: EnvironmentSpec, rows: int, returns: Returns) -> Batch:
     """A batch of random transitions."""
     rng, batch = np.random.default_rng(0), empty_batch(spec, rows, returns)
     for column in batch.columns.values():
-        column[...] = _random(rng, column)
+        is_float = np.issubdtype(column.dtype, np.floating)
+        column[...] = rng.random(column.shape) if is_float else rng.integers(100, size=column.shape)
     if spec.sizes:
         batch.actions[...] = rng.integers(spec.sizes if spec.has_parts else spec.sizes[0], size=batch.actions.shape)
     else:
         low, high = spec.actions.bounds()
         batch.actions[...] = rng.uniform(low, high, batch.actions.shape)
     return batch
-
-
-def _random(rng: np.random.Generator, column: NDArray[Any]) -> NDArray[Any]:
-    if np.issubdtype(column.dtype, np.floating):
-        return rng.random(column.shape)
-    return rng.integers(100, size=column.shape)

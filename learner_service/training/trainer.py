@@ -13,6 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -39,37 +40,27 @@ _SAVE_AGAIN_S = 10.0
 _WAIT_S = 0.1
 
 
+@dataclass(eq=False)
 class Trainer:
     """Runs on its own thread from `start` to `stop`. The control methods are thread-safe.
 
     quantization_aware: decides which updates compute with the actors' rounded policy.
-    on_published: called with the number of each published version.
     calibration: chooses among the observations for a policy's fidelity.
-    save: writes a checkpoint after the given number of updates, and returns its folder. Runs on the trainer's thread.
+    write: writes a checkpoint after the given number of updates, and returns its folder. Runs on the trainer's thread.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        algorithm: AnyAlgorithm,
-        batches: Batches,
-        publisher: Publisher,
-        quantization_aware: QuantizationAware,
-        save: Callable[[int], Path],
-        updates: int = 0,
-        clock: Callable[[], float] = time.monotonic,
-        on_published: Callable[[int], None] = lambda version: None,
-        calibration: Callable[[NDArray[np.generic]], NDArray[np.generic]] = lambda rows: rows,
-    ) -> None:
-        self._config = config
-        self._on_published = on_published
-        self._calibration = calibration
-        self._algorithm = algorithm
-        self._batches = batches
-        self._publisher = publisher
-        self._quantization_aware = quantization_aware
-        self._save = save
-        self._clock = clock
+    config: RunConfig
+    algorithm: AnyAlgorithm
+    batches: Batches
+    publisher: Publisher
+    quantization_aware: QuantizationAware
+    write: Callable[[int], Path]
+    updates: int = 0
+    clock: Callable[[], float] = time.monotonic
+    on_published: Callable[[int], None] = lambda version: None
+    calibration: Callable[[NDArray[np.generic]], NDArray[np.generic]] = lambda rows: rows
+
+    def __post_init__(self) -> None:
         self.paused = False
         """Whether `pause` was called."""
         self.fault: BaseException | None = None
@@ -77,14 +68,13 @@ class Trainer:
         self._changed = threading.Condition()
         self._stopped = False
         self._saves_asked = 0
-        self._saved_at = clock()
+        self._saved_at = self.clock()
         self._saves = 0
         self._saved_path: Path | None = None
         self._checkpoint = Tolerated("the checkpoint")
         self._idle = True
         self._ended = False
-        self.updates = updates
-        self._updates_before = updates
+        self._updates_before = self.updates
         self.loss = 0.0
         self.figures: Mapping[str, float] = {}
         """The algorithm's figures of the newest batch or rollout."""
@@ -96,10 +86,7 @@ class Trainer:
         self._thread.start()
 
     def pause(self) -> int:
-        """Pause training until `resume`. Waits for the updates under way, and returns the number of updates so far.
-
-        Returns early when `resume` is called meanwhile.
-        """
+        """Pause until `resume`. Waits for the updates under way or for `resume`, and returns the updates so far."""
         with self._changed:
             self.paused = True
             self._changed.notify_all()
@@ -113,10 +100,7 @@ class Trainer:
             self._changed.notify_all()
 
     def save(self) -> Path:
-        """Write a checkpoint between two updates, and return its folder.
-
-        Raises ConflictError when training has ended, and UnavailableError when the disk fails.
-        """
+        """Write a checkpoint between updates. Raises ConflictError at the end, UnavailableError if the disk fails."""
         with self._changed:
             self._saves_asked += 1
             wanted = self._saves_asked
@@ -136,7 +120,7 @@ class Trainer:
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join()
-        self._batches.close()
+        self.batches.close()
 
     @property
     def made_updates(self) -> bool:
@@ -145,27 +129,24 @@ class Trainer:
 
     def publish(self) -> int:
         """Offer the current policy as the newest version. Returns its number."""
-        spec, noisy = self._batches.buffer.spec, takes_noise(self._algorithm)
-        size = self._config.publication.calibration_size
-        observed = self._batches.observed(size)
+        buffer, size = self.batches.buffer, self.config.publication.calibration_size
         # Those of the last updates, else the newest stored ones.
-        observed = self._batches.buffer.newest_observations(size) if observed is None else observed
-        rows = with_a_row(self._calibration(observed), spec)
-        calibration = calibration_batch(rows, spec, noisy, seed=self.updates)
-        self._quantization_aware.published(rows)
-        parameters = snapshot_parameters(self._algorithm.policy)
-        version = self._publisher.offer(
-            Snapshot(learner_step=self.updates, parameters=parameters, calibration=calibration, at=time.time())
-        )
-        self._batches.published(version, parameters)
-        self._on_published(version)
+        if (observed := self.batches.observed(size)) is None:
+            observed = buffer.newest_observations(size)
+        rows = with_a_row(self.calibration(observed), buffer.spec)
+        calibration = calibration_batch(rows, buffer.spec, takes_noise(self.algorithm), seed=self.updates)
+        self.quantization_aware.published(rows)
+        parameters = snapshot_parameters(self.algorithm.policy)
+        version = self.publisher.offer(Snapshot(self.updates, parameters, calibration, at=time.time()))
+        self.batches.published(version, parameters)
+        self.on_published(version)
         return version
 
     def _run(self) -> None:
         try:
             while not self._stopped:
                 self._save_if_asked_or_due()
-                if self._may_train() and self._batches.fetch(_WAIT_S):
+                if self._may_train() and self.batches.fetch(_WAIT_S):
                     self._train()
         except BaseException as error:
             _log.exception("training failed")
@@ -185,14 +166,14 @@ class Trainer:
             return not self._idle
 
     def _train(self) -> None:
-        batches, steps = self._batches, self._batches.steps
+        batches, steps = self.batches, self.batches.steps
         if self.updates == 0 and batches.normalizes_first:
             self._normalize()
         batches.prepare()
         # The first updates of this process start the mean.
         share = _LOSS_SHARE if self.made_updates else 1.0
-        with self._quantization_aware.applied(self.updates, steps):
-            learned = batches.learn(min(1.0, steps / self._config.max_environment_steps))
+        with self.quantization_aware.applied(self.updates, steps):
+            learned = batches.learn(min(1.0, steps / self.config.max_environment_steps))
         if not math.isfinite(learned.loss):
             # No priority is set, and nothing is published or saved. The quantizer would refuse the policy, and actors
             # would wait for a new one.
@@ -213,26 +194,26 @@ class Trainer:
 
         Call it together with updates only. A resumed run gets its normalizer from the checkpoint, with its networks.
         """
-        moments = self._batches.buffer.observation_moments()
+        moments = self.batches.buffer.observation_moments()
         if moments is not None:
-            self._algorithm.normalize(*moments)
+            self.algorithm.normalize(*moments)
 
     def _save_if_asked_or_due(self) -> None:
-        due = self._clock() - self._saved_at >= self._config.checkpoint.period_s
+        period = self.config.checkpoint.period_s
+        due = self.clock() - self._saved_at >= period
         # Read before writing: a request that comes meanwhile gets a later checkpoint.
         asked = self._saves_asked
         if not (due or asked > self._saves):
             return
-        self._batches.discard()
+        self.batches.discard()
         saved = self._checkpoint.attempt(self._write_checkpoint)
-        period = self._config.checkpoint.period_s
-        self._saved_at = self._clock() - (0.0 if saved else max(0.0, period - _SAVE_AGAIN_S))
+        self._saved_at = self.clock() - (0.0 if saved else max(0.0, period - _SAVE_AGAIN_S))
         with self._changed:
             self._saves = asked
             self._changed.notify_all()
 
     def _write_checkpoint(self) -> None:
-        self._saved_path = self._save(self.updates)
+        self._saved_path = self.write(self.updates)
 
 
 def takes_noise(algorithm: AnyAlgorithm) -> bool:

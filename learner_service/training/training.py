@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyGraph
-from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec, check_goals
 from actorq.domain.status import Receipt, RolloutQueueStatus, StorageStatus
 from actorq.errors import ConflictError, ExhaustedError, UserError
 from actorq.statefiles.highwater import HighWaterMark
@@ -33,7 +33,7 @@ from learner_service.training.batches import Batches, RolloutBatches, SampledBat
 from learner_service.training.buffers import check_sizes, open_buffer
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.device import choose_device
-from learner_service.training.goals import with_goals
+from learner_service.training.drawing import sampling_of
 from learner_service.training.publisher import Publisher
 from learner_service.training.threads import Threads, choose
 from learner_service.training.trainer import Trainer, takes_noise
@@ -67,10 +67,7 @@ class Training:
         self.publisher.start(graph)
 
     def state(self, updates: int, values: dict[str, Any]) -> LearnerState:
-        """The state for a checkpoint. values: those of the run.
-
-        Flushes the replay first, so that the checkpoint's transitions are on the disk. Raises OSError when that fails.
-        """
+        """The state for a checkpoint, with the run's `values`. Flushes the replay; raises OSError when that fails."""
         state = LearnerState(
             updates,
             self.algorithm.state(),
@@ -88,16 +85,12 @@ class Training:
                 "rng": self.rng.bit_generator.state,
                 "intake": self.intake.state(),
                 "quantization_aware": self.quantization_aware.state(),
-                **({} if self.threads is None else {"torch_threads": self.threads.state()}),
+                **({} if self.threads is None else {"torch_threads": asdict(self.threads)}),
             },
         )
+        # The checkpoint's transitions must be on the disk.
         self.replay.flush()
         return state
-
-    @property
-    def precision(self) -> str:
-        """Precision of the products of wide hidden layers; fp32 for an algorithm without this attribute."""
-        return str(getattr(self.algorithm, "precision", FP32))
 
     @property
     def multi_step_since(self) -> int | None:
@@ -116,13 +109,8 @@ class Training:
         if not isinstance(self.batches, RolloutBatches):
             return None
         queue, mismatch = self.batches.queue, self.batches.mismatch
-        return RolloutQueueStatus(
-            waiting_transitions=queue.waiting_transitions,
-            dropped_transitions=queue.dropped_transitions,
-            mismatch=mismatch.mean("mismatch"),
-            divergence=mismatch.mean("divergence"),
-            policy_lag=mismatch.mean("policy_lag"),
-        )
+        means = {name: mismatch.mean(name) for name in ("mismatch", "divergence", "policy_lag")}
+        return RolloutQueueStatus(queue.waiting_transitions, queue.dropped_transitions, **means)
 
     def storage(self) -> StorageStatus:
         """The present state of the replay's storage."""
@@ -149,9 +137,7 @@ def build_training(
 ) -> tuple[Training, PolicyGraph]:
     """Build the training, from a checkpoint's `state` when there is one. Blocks for a second or two.
 
-    opening: the opening of its publications.
     published: the newest known version of the run. Later versions are above it.
-
     Returns the training, not yet started, and the graph for its start. Raises UserError, and leaves nothing open, when
     algorithm, environment, replay or checkpoint do not fit.
     """
@@ -210,6 +196,26 @@ def build_training(
     return training, graph
 
 
+def with_goals(config: RunConfig, spec: EnvironmentSpec) -> RunConfig:
+    """The settings of the run in its environment: with hindsight, returns have one step.
+
+    The launcher decides this before it starts the learner. On a cluster only the learner knows the environment. Raises
+    UserError where hindsight is not possible.
+    """
+    if not config.copies_of(spec) or sampling_of(config):
+        return config
+    check_goals(spec)
+    changed: dict[str, Any] = {}
+    own = config.own
+    if own is not None and getattr(own, "n_step", 1) > 1:
+        _log.warning("%s.n_step: 1 instead of %d, because of hindsight", config.algorithm, getattr(own, "n_step", 1))
+        changed[config.algorithm] = own.model_copy(update={"n_step": 1})
+    if config.multi_step_of(1) is not None:
+        _log.warning("multi_step: off, because of hindsight")
+        changed["multi_step"] = False
+    return config.model_copy(update=changed)
+
+
 def _batches(
     config: RunConfig,
     algorithm: AnyAlgorithm,
@@ -242,11 +248,7 @@ def _graph(path: Path, algorithm: AnyAlgorithm, spec: EnvironmentSpec, greedy: b
 
 
 def _restore(
-    state: LearnerState,
-    algorithm: AnyAlgorithm,
-    replay: SegmentBuffer,
-    intake: Intake,
-    rng: np.random.Generator,
+    state: LearnerState, algorithm: AnyAlgorithm, replay: SegmentBuffer, intake: Intake, rng: np.random.Generator
 ) -> None:
     try:
         algorithm.load_state(state.tensors)

@@ -13,15 +13,16 @@ from learner_service.actors.members import Members
 from learner_service.files import OBJECT_STORAGE
 from learner_service.restore import command, restore
 from learner_service.run.identity import RunIdentity, locked
+from tests.builders.identities import claimed
 
 
 def test_numbers_that_the_run_may_have_used_are_left_out(tmp_path: Path) -> None:
-    before = RunIdentity.claim(tmp_path, resume=False)
+    before = claimed(tmp_path, resume=False)
     write_document(tmp_path / "published.json", {"mark": 300})
     run_id, epoch, mark = restore(tmp_path)
     assert (run_id, mark) == (before.run_id, 300 + 2**24)
     assert read_document(tmp_path / "published.json")["mark"] == mark
-    after = RunIdentity.claim(tmp_path, resume=True)
+    after = claimed(tmp_path, resume=True)
     assert after.run_id == before.run_id
     assert after.lineage.epoch == epoch > before.lineage.epoch
     assert after.lineage.processes[0] not in before.lineage.processes
@@ -32,7 +33,7 @@ def test_numbers_that_the_run_may_have_used_are_left_out(tmp_path: Path) -> None
 def test_the_command_says_what_it_has_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_id = RunIdentity.claim(tmp_path, resume=False).run_id
+    run_id = claimed(tmp_path, resume=False).run_id
     monkeypatch.setattr("sys.argv", ["actorq restore", str(tmp_path)])
     assert command() == 0
     first, second = capsys.readouterr().out.splitlines()
@@ -44,12 +45,12 @@ def test_two_copies_that_begin_later_give_no_incarnation_twice(tmp_path: Path, m
     """Also without `actorq restore`: a restored volume goes on at an earlier life."""
     now = [1_800_000_000.0]
     monkeypatch.setattr("actorq.domain.lineage.time.time", lambda: now[0])
-    RunIdentity.claim(tmp_path / "run", resume=False)
+    claimed(tmp_path / "run", resume=False)
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     given: list[int] = []
     for name in ("run", "run", "copy", "copy"):
         now[0] += 60.0
-        members = Members(RunIdentity.claim(tmp_path / name, resume=True).process, lambda: 0.0)
+        members = Members(claimed(tmp_path / name, resume=True).process, lambda: 0.0)
         given += [members.join(f"actor-{number}", 0, "actor").incarnation for number in range(3)]
     assert len(set(given)) == len(given)
 
@@ -60,7 +61,7 @@ def test_a_clock_that_goes_back_lowers_no_number(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_copies_in_object_storage_are_taken_over(tmp_path: Path) -> None:
-    RunIdentity.claim(tmp_path, resume=False)
+    claimed(tmp_path, resume=False)
     write_twice(tmp_path / OBJECT_STORAGE, {"volume": "first"})
     restore(tmp_path)
     volume = read_document(tmp_path / OBJECT_STORAGE)
@@ -73,7 +74,7 @@ def test_a_folder_in_use_without_a_run_or_that_is_none_is_refused_in_one_line(tm
         restore(tmp_path)
     with pytest.raises(UserError, match=r"/missing .*folder"):
         restore(tmp_path / "missing")
-    identity = RunIdentity.claim(tmp_path, resume=False)
+    identity = claimed(tmp_path, resume=False)
     with locked(tmp_path), pytest.raises(UserError, match="in use"):
         restore(tmp_path)
     assert RunIdentity.read(tmp_path, resume=True).lineage.epoch == identity.lineage.epoch

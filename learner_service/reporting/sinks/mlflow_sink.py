@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from actorq.start import fast_imports
@@ -11,7 +11,7 @@ with fast_imports():
     import mlflow
     from mlflow.entities import Metric, Param, RunStatus
 
-from learner_service.reporting.sinks.serving import Start, finished, serve
+from learner_service.reporting.sinks.serving import Start, finished, flat, serve
 
 _RUN_TAG = "actorq.run_id"
 # MLflow takes at most 100 parameters and 1000 metrics in a request.
@@ -47,19 +47,12 @@ class MLflow:
         if summary is None:
             self._client.set_terminated(self._id, RunStatus.to_string(RunStatus.FAILED))
             return
-        for name, value in _numbers(summary, "summary"):
-            self._client.log_metric(self._id, name, value, step=summary["environment_steps"])
+        for name, value in flat(summary, "/", "summary/"):
+            if isinstance(value, int | float):
+                self._client.log_metric(self._id, name, float(value), step=summary["environment_steps"])
         self._client.set_tag(self._id, "actorq.state", summary["state"])
         ended = RunStatus.FINISHED if finished(summary) else RunStatus.KILLED
         self._client.set_terminated(self._id, RunStatus.to_string(ended))
-
-
-def _numbers(tree: Mapping[str, Any], above: str) -> Iterator[tuple[str, float]]:
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from _numbers(value, f"{above}/{name}")
-        elif isinstance(value, int | float):
-            yield f"{above}/{name}", float(value)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from actorq.config.algorithms import ALGORITHMS
 from actorq.config.run_config import RunConfig
 from actorq.extras import require
-from learner_service.reporting.sinks.serving import Start
+from learner_service.reporting.sinks.serving import Start, flat
 
 # Rows that may wait for a slow tracker. A run has about three rows a second.
 _WAITING_ROWS = 4_096
@@ -29,25 +29,24 @@ _DEFAULTS = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_ALLOW_FILE_STORE": "tru
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class ProcessSink:
     """A sink of scalars: a process that takes lines of JSON, a bounded queue, and a thread that writes.
 
     The process starts with the first scalars. It is a program of its own and not a fork, because the learner has gRPC's
     threads. It ends when its standard input closes. When it fails, the reason is logged once, and the run goes on.
+    kind: mlflow or wandb. patience_s: longest time that `close` takes.
     """
 
-    def __init__(self, kind: str, first: Start, patience_s: float) -> None:
-        """kind: mlflow or wandb. first: what the process needs to begin.
+    kind: str
+    first: Start
+    patience_s: float
 
-        patience_s: longest time that `close` takes.
-        """
-        self._kind = kind
-        self._patience_s = patience_s
-        self._first = first
+    def __post_init__(self) -> None:
         self._rows: queue.Queue[Mapping[str, Any] | None] = queue.Queue(_WAITING_ROWS)
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = self._late = False
-        self._thread = threading.Thread(target=self._write, name=f"sink-{kind}", daemon=True)
+        self._thread = threading.Thread(target=self._write, name=f"sink-{self.kind}", daemon=True)
         self._thread.start()
 
     def add(self, scalars: Mapping[str, float], step: int, wall_time: float) -> None:
@@ -58,7 +57,7 @@ class ProcessSink:
             self._rows.put_nowait({"scalars": scalars, "step": step, "wall_time": wall_time})
         except queue.Full:
             if not self._late:
-                _log.warning("%s is slower than the run: some of its scalars are left out", self._kind)
+                _log.warning("%s is slower than the run: some of its scalars are left out", self.kind)
             self._late = True
 
     def close(self, summary: Mapping[str, Any] | None = None) -> None:
@@ -66,13 +65,13 @@ class ProcessSink:
         if self._ended:
             return
         self._ended = True
-        deadline = time.monotonic() + self._patience_s
+        deadline = time.monotonic() + self.patience_s
         with suppress(queue.Full):
             for last in ({"summary": summary}, None) if summary else (None,):
                 self._rows.put(last, timeout=max(0.0, deadline - time.monotonic()))
             self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive() and self._process is not None:
-            _log.warning("%s did not take the last scalars within %.0f s", self._kind, self._patience_s)
+            _log.warning("%s did not take the last scalars within %.0f s", self.kind, self.patience_s)
             self._process.kill()
 
     def _write(self) -> None:
@@ -81,7 +80,7 @@ class ProcessSink:
         except OSError as error:
             reason = error.strerror or str(error)
         if reason:
-            _log.warning("the run goes on without %s: %s", self._kind, reason)
+            _log.warning("the run goes on without %s: %s", self.kind, reason)
         self._ended = True
 
     def _serve(self) -> str:
@@ -89,7 +88,7 @@ class ProcessSink:
         row = self._rows.get()
         if row is None:
             return ""
-        command = [sys.executable, "-m", f"{__package__}.{self._kind}_sink"]
+        command = [sys.executable, "-m", f"{__package__}.{self.kind}_sink"]
         with subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -102,7 +101,7 @@ class ProcessSink:
             assert process.stdout is not None
             try:
                 with process.stdin:
-                    self._send(process.stdin, asdict(self._first))
+                    self._send(process.stdin, asdict(self.first))
                     while row is not None:
                         self._send(process.stdin, row)
                         row = self._rows.get()
@@ -120,24 +119,13 @@ def process_sinks(
     config: RunConfig, run_id: str, directory: Path, patience_s: float = _PATIENCE_S
 ) -> Iterator[ProcessSink]:
     """The sinks that the settings name. Raises UserError when a package is missing."""
-    parameters = dict(_flat(_parameters(config)))
+    # Without the settings of other algorithms, and without addresses of trackers, which may have passwords.
+    others = {"telemetry", *ALGORITHMS} - {config.algorithm}
+    settings = {name: value for name, value in config.model_dump(mode="json").items() if name not in others}
+    parameters = dict(flat(settings, "."))
     for kind, target in (("mlflow", config.telemetry.mlflow), ("wandb", config.telemetry.wandb)):
         if target is None:
             continue
         require(f"--telemetry.{kind}", [kind])
         name = f"{config.environment} {config.algorithm} {run_id[:8]}"
         yield ProcessSink(kind, Start(target, run_id, name, str(directory), parameters), patience_s)
-
-
-def _parameters(config: RunConfig) -> dict[str, Any]:
-    """The settings, without those of other algorithms, and without addresses of trackers, which may have passwords."""
-    others = {"telemetry", *ALGORITHMS} - {config.algorithm}
-    return {name: value for name, value in config.model_dump(mode="json").items() if name not in others}
-
-
-def _flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,11 +16,7 @@ _LEFT_ALONE_S = 10
 
 @dataclass(frozen=True)
 class Start:
-    """What a tracker needs to begin.
-
-    target: server or project. run_id: the run's id, the same over all lives of its learner. name: for people.
-    directory: the run's folder. parameters: settings by dotted name.
-    """
+    """What a tracker needs to begin. target: server or project. run_id: of all learners. parameters: by dotted name."""
 
     target: str
     run_id: str
@@ -72,6 +68,15 @@ def _track_rows(make: Callable[[Start], Tracker]) -> None:
         signal.alarm(_LEFT_ALONE_S)
     if tracker is not None:
         tracker.finish(summary)
+
+
+def flat(tree: Mapping[str, Any], separator: str, above: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of a tree, with the names on their paths joined."""
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from flat(value, separator, f"{above}{name}{separator}")
+        else:
+            yield f"{above}{name}", value
 
 
 def finished(summary: Mapping[str, Any] | None) -> bool:

@@ -24,11 +24,12 @@ from actorq_apps.cli.main import main
 from learner_service.actors.members import Member
 from learner_service.replay import ReplayStore, SegmentSource
 from learner_service.run.evaluations import EvaluationLog
-from learner_service.run.identity import RunClock, RunIdentity
+from learner_service.run.identity import RunClock
 from learner_service.run.outcome import Outcome
 from learner_service.training.checkpoint import Checkpoints, LearnerState
 from quantizer_service.store.store import PolicyStore
 from tests.builders.graphs import graph_of
+from tests.builders.identities import claimed
 
 SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), sizes=(2,))
 GRAPH = graph_of(b"\xffa graph", ("observations",))
@@ -41,7 +42,7 @@ def fill(root: Path) -> None:
     run.write_addresses(Addresses("127.0.0.1:1", "127.0.0.1:2"))
     write_document(run.summary, {"state": "solved"})
     run.log("learner").write_text("started\n")
-    identity = RunIdentity.claim(root, resume=False)
+    identity = claimed(root, resume=False)
     identity.write_environment(SPEC)
     RunClock(root, 100.0, lambda: 142.0).beat()
     Outcome.of(RunState.SOLVED, 42.0, RunConfig()).write(root)

@@ -13,7 +13,7 @@ from actorq.domain.policy import SCHEMES
 from actorq.domain.trajectory import Episode, PolicySpan
 from actorq.errors import InvalidInputError
 from actorq.statefiles.highwater import LEAP
-from learner_service.actors.intake import NOTHING_STORED, Intake
+from learner_service.actors.intake import Intake, IntakeStatistics
 from learner_service.actors.members import Member
 from learner_service.replay import ReplayBuffer
 from tests.learner_service.learner_parts import SPEC, open_replay, segment, store_segment, with_an_episode_end
@@ -179,7 +179,7 @@ def test_statistics_outlive_the_learner(intake: Intake, replay: ReplayBuffer) ->
     assert before.episodes == 2
     assert before.staleness_p50 == before.staleness_p99 == 4.0
     again = Intake(SPEC, replay, "int8", published_version=lambda: 5)
-    assert again.statistics() == NOTHING_STORED
+    assert again.statistics() == IntakeStatistics()
     again.load_state(json.loads(json.dumps(intake.state())))
     # Segments are counted for each life of the process.
     assert again.statistics() == replace(before, stored_segments=0)

@@ -76,7 +76,7 @@ class World:
 
     def _act(self, holder: Holder) -> None:
         stream, now = holder.stream, self._loop.time()
-        if holder.kind == "dead" and now >= KEEPALIVE_S and not stream.closed:
+        if holder.kind == "dead" and now >= KEEPALIVE_S:
             self._credits.close(stream)
         if holder.kind in ("silent", "dead"):
             return

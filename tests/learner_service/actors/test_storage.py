@@ -45,7 +45,7 @@ async def test_streams_are_not_read_while_many_jobs_wait() -> None:
     storage, go_on = StorageThread(), threading.Event()
     for _ in range(64):
         storage.submit(partial(go_on.wait, DEADLINE_S), lambda _: None, lambda _: None)
-    room = asyncio.create_task(storage.room())
+    room = asyncio.create_task(storage.has_room.wait())
     await asyncio.sleep(0)
     assert not room.done()
     go_on.set()

@@ -11,6 +11,7 @@ from learner_service.objectstorage.uploader import Uploader
 from learner_service.objectstorage.volume import Volume
 from learner_service.run.identity import RunIdentity
 from learner_service.training.checkpoint import Checkpoints, LearnerState
+from tests.builders.identities import claimed
 
 PATIENCE_S = 60.0
 
@@ -42,7 +43,7 @@ class Storage:
         opened = volume.open_volume(self.settings, directory)
         assert opened is not None
         opened.prepare(resume)
-        identity = RunIdentity.claim(directory, resume)
+        identity = claimed(directory, resume)
         opened.begin(identity.run_id)
         return opened, identity
 

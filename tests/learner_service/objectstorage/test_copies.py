@@ -17,8 +17,8 @@ from actorq.statefiles.documents import read_document
 from actorq_apps.local.services import reserved_addresses
 from learner_service.objectstorage import generations
 from learner_service.objectstorage.uploader import Uploader
-from learner_service.run.identity import RunIdentity
 from tests.builders.clocks import ManualClock
+from tests.builders.identities import claimed
 from tests.builders.s3_server import CREDENTIALS, s3_server
 from tests.learner_service.objectstorage.stored_runs import PATIENCE_S, Storage, newest, save
 
@@ -127,7 +127,7 @@ def test_a_new_run_does_not_replace_a_stored_one(storage: Storage, tmp_path: Pat
 
 def test_another_run_is_refused(storage: Storage, tmp_path: Path) -> None:
     storage.learner(tmp_path / "run", 8, resume=False)
-    RunIdentity.claim(tmp_path / "other", resume=False)
+    claimed(tmp_path / "other", resume=False)
     with pytest.raises(UserError, match="another URL"):
         storage.begin(tmp_path / "other")
 
@@ -196,7 +196,7 @@ def test_a_service_that_does_not_answer_stops_an_empty_volume_only(
         settings = CheckpointConfig(object_storage="s3://bucket/run", object_storage_endpoint=server.endpoint)
     with pytest.raises(UserError, match=r"^checkpoint.object_storage: s3://bucket/run: [^\n]*$"):
         Storage(settings, server.bucket).begin(tmp_path / "run")
-    RunIdentity.claim(tmp_path / "run", resume=False)
+    claimed(tmp_path / "run", resume=False)
     Storage(settings, server.bucket).begin(tmp_path / "run")
     assert "not uploaded" in caplog.text
 

@@ -27,7 +27,7 @@ from learner_service.networks.encoders import Encoders, image_layers
 from learner_service.networks.normalizer import Normalizer
 from learner_service.policy.graph_operations import UnknownOperationError
 from learner_service.policy.graph_writer import write_graph
-from learner_service.policy.policy_graph import example_inputs, exported_policy_graph, write_policy_graph
+from learner_service.policy.policy_graph import example_inputs, export_graph, graph_by
 from tests.builders.structured import ALL, CATEGORY, NUMBERS, discrete, mixed
 from tests.learner_service.learner_parts import SPEC
 
@@ -87,7 +87,7 @@ CASES = {
 def test_a_written_graph_is_the_exported_one(case: Case) -> None:
     torch.manual_seed(0)
     arguments = (case.make(), case.spec, case.takes_noise, case.takes_noise)
-    written, exported = write_policy_graph(*arguments), exported_policy_graph(*arguments)
+    written, exported = graph_by(write_graph, *arguments), graph_by(export_graph, *arguments)
     assert replace(written, model=b"") == replace(exported, model=b"")
     assert shape_of(written.model) == shape_of(exported.model)
 

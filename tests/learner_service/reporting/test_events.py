@@ -11,8 +11,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from actorq.domain.policy import FidelityReport, LayerReport, PolicyDescriptor, RefusedRung
 from actorq.domain.status import DynamicCapacityStatus, Energy, RolloutQueueStatus
 from actorq.domain.trajectory import Evaluation
-from learner_service.reporting.event_file import EventFile
-from learner_service.reporting.events import EventLog
+from learner_service.reporting.events import EventFile, EventLog
 from learner_service.sparsity import Cost, Flops
 from tests.builders.run_status import run_status
 from tests.learner_service.learner_parts import room_for

@@ -24,19 +24,19 @@ async def begun(run: Run) -> None:
 
 def test_commands_are_kept_until_they_are_forgotten(tmp_path: Path) -> None:
     assert (Commands(tmp_path).paused, Commands(tmp_path).stopped) == (False, False)
-    Commands(tmp_path).resume()
+    Commands(tmp_path).write(paused=False)
     assert not any(tmp_path.iterdir())
-    Commands(tmp_path).pause()
-    Commands(tmp_path).stop()
+    Commands(tmp_path).write(paused=True)
+    Commands(tmp_path).write(stopped=True)
     assert (Commands(tmp_path).paused, Commands(tmp_path).stopped) == (True, True)
-    Commands(tmp_path).resume()
+    Commands(tmp_path).write(paused=False)
     assert (Commands(tmp_path).paused, Commands(tmp_path).stopped) == (False, True)
-    Commands(tmp_path).forget()
+    Commands(tmp_path).write(paused=False, stopped=False)
     assert (Commands(tmp_path).paused, Commands(tmp_path).stopped) == (False, False)
 
 
 def test_one_damaged_file_loses_no_command_and_two_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Commands(tmp_path).pause()
+    Commands(tmp_path).write(paused=True)
     path = tmp_path / "commands.json"
     path.write_text("{")
     assert Commands(tmp_path).paused
@@ -72,7 +72,7 @@ async def test_a_run_that_was_told_to_end_is_ended_by_the_next_learner(tmp_path:
             await begun(run)
             await run.save()
         # Killed before it has saved anything.
-        await asyncio.to_thread(run.lifecycle.commands.stop)
+        await asyncio.to_thread(run.lifecycle.commands.write, stopped=True)
     assert not (tmp_path / "outcome.json").exists()
     async with a_run(tmp_path, SETTINGS, resume=True) as run:
         await run.preparation.restore()

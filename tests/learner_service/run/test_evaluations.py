@@ -132,7 +132,7 @@ def test_a_damaged_line_is_told_and_set_aside_and_the_others_count(
     whole = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"\0" + whole[0][1:] + whole[1])
     log = EvaluationLog(path)
-    assert (log.count, last(log, JUDGE), log.elapsed_s) == (1, 2, 2.0)
+    assert (log.count, last(log, JUDGE), log.curve[-1]["wall_clock_s"]) == (1, 2, 2.0)
     log.close()
     (line,) = caplog.messages
     assert re.search(r"evaluations\.jsonl: 1 damaged .*evaluations\.jsonl\.damaged, 1 ", line)

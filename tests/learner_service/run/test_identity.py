@@ -9,56 +9,57 @@ import pytest
 from actorq.domain.spaces import ArraySpec
 from actorq.errors import UserError
 from actorq.statefiles.documents import read_document, write_twice
-from learner_service.run.identity import RunClock, RunIdentity
+from learner_service.run.identity import RunClock
 from tests.builders.clocks import ManualClock
+from tests.builders.identities import claimed
 from tests.learner_service.learner_parts import SPEC
 
 START = 1_700_000_000.0
 
 
 def test_a_new_directory_is_a_new_run(tmp_path: Path) -> None:
-    one, two = (RunIdentity.claim(tmp_path / name / "deep", resume=False) for name in ("a", "b"))
+    one, two = (claimed(tmp_path / name / "deep", resume=False) for name in ("a", "b"))
     assert one.run_id != two.run_id
     assert one.lives == two.lives == 1
     assert one.directory.is_dir()
 
 
 def test_a_run_is_not_taken_over_by_accident(tmp_path: Path) -> None:
-    RunIdentity.claim(tmp_path, resume=False)
+    claimed(tmp_path, resume=False)
     with pytest.raises(UserError, match="--resume"):
-        RunIdentity.claim(tmp_path, resume=False)
+        claimed(tmp_path, resume=False)
 
 
 def test_going_on_keeps_the_run_and_counts_its_lives(tmp_path: Path) -> None:
-    first = RunIdentity.claim(tmp_path, resume=True)  # as a pod does that always resumes
-    lives = [RunIdentity.claim(tmp_path, resume=True) for _ in range(2)]
+    first = claimed(tmp_path, resume=True)  # as a pod does that always resumes
+    lives = [claimed(tmp_path, resume=True) for _ in range(2)]
     assert [life.run_id for life in lives] == [first.run_id] * 2
     assert [first.lives, *(life.lives for life in lives)] == [1, 2, 3]
 
 
 def test_the_environment_is_known_from_then_on(tmp_path: Path) -> None:
-    identity = RunIdentity.claim(tmp_path, resume=False)
+    identity = claimed(tmp_path, resume=False)
     assert identity.read_environment() is None
     spec = replace(SPEC, observations=ArraySpec((4,), "float32", low=(-1.0,), high=(1.0,)), reward_threshold=475.0)
     identity.write_environment(spec)
-    assert RunIdentity.claim(tmp_path, resume=True).read_environment() == spec
+    assert claimed(tmp_path, resume=True).read_environment() == spec
 
 
 @pytest.mark.parametrize("name", ["run.json", "run.copy.json"])
 @pytest.mark.parametrize("text", ["", '{"run_id": "other", "lives": 9}', "\0" * 256])
 def test_a_damaged_identity_has_a_copy_and_both_are_written_again(tmp_path: Path, name: str, text: str) -> None:
-    first = RunIdentity.claim(tmp_path, resume=False)
+    first = claimed(tmp_path, resume=False)
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match="--resume"):
-        RunIdentity.claim(tmp_path, resume=False)
-    second = RunIdentity.claim(tmp_path, resume=True)
+        claimed(tmp_path, resume=False)
+    second = claimed(tmp_path, resume=True)
     assert (second.run_id, second.lives) == (first.run_id, 2)
     written = read_document(tmp_path / name)
     assert (written["run_id"], written["lives"], written["resets"]) == (first.run_id, 2, 0)
 
 
 def test_a_folder_keeps_the_numbers_of_its_newest_processes(tmp_path: Path) -> None:
-    found = [RunIdentity.claim(tmp_path, resume=True) for _ in range(70)]
+    found = [claimed(tmp_path, resume=True) for _ in range(70)]
     *_, before, last = found
     assert len(last.lineage.processes) == 64
     assert last.lineage.processes[:-1] == before.lineage.processes[1:]
@@ -67,22 +68,22 @@ def test_a_folder_keeps_the_numbers_of_its_newest_processes(tmp_path: Path) -> N
 
 def test_a_run_of_an_older_learner_goes_on_above_its_lives(tmp_path: Path) -> None:
     write_twice(tmp_path / "run.json", {"run_id": "old", "lives": 2**31 - 10, "resets": 0})
-    assert RunIdentity.claim(tmp_path, resume=True).process == 2**31 - 9
+    assert claimed(tmp_path, resume=True).process == 2**31 - 9
 
 
 def test_a_run_with_both_copies_of_its_identity_damaged_is_refused_in_one_line_and_unchanged(tmp_path: Path) -> None:
-    RunIdentity.claim(tmp_path, resume=False)
+    claimed(tmp_path, resume=False)
     for name in ("run.json", "run.copy.json"):
         (tmp_path / name).write_text("")
     with pytest.raises(UserError, match=r"run\.json.*damaged") as caught:
-        RunIdentity.claim(tmp_path, resume=True)
+        claimed(tmp_path, resume=True)
     assert "\n" not in str(caught.value)
     assert (tmp_path / "run.json").read_text() == ""
 
 
 @pytest.mark.parametrize("name", ["environment.json", "environment.copy.json"])
 def test_a_damaged_environment_has_a_copy(tmp_path: Path, name: str) -> None:
-    identity = RunIdentity.claim(tmp_path, resume=False)
+    identity = claimed(tmp_path, resume=False)
     identity.write_environment(SPEC)
     (tmp_path / name).write_text("")
     assert identity.read_environment() == SPEC
@@ -91,7 +92,7 @@ def test_a_damaged_environment_has_a_copy(tmp_path: Path, name: str) -> None:
 def test_with_both_copies_of_the_environment_damaged_the_next_actor_decides_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    identity = RunIdentity.claim(tmp_path, resume=False)
+    identity = claimed(tmp_path, resume=False)
     identity.write_environment(SPEC)
     for name in ("environment.json", "environment.copy.json"):
         (tmp_path / name).write_text("{")
@@ -171,7 +172,7 @@ def test_many_lives_add_up(tmp_path: Path) -> None:
 
 
 def test_fields_of_a_later_version_are_no_damage(tmp_path: Path) -> None:
-    first = RunIdentity.claim(tmp_path, resume=False)
+    first = claimed(tmp_path, resume=False)
     values = {name: value for name, value in read_document(tmp_path / "run.json").items() if name != "digest"}
     write_twice(tmp_path / "run.json", {**values, "of_a_later_version": [1, 2]})
-    assert RunIdentity.claim(tmp_path, resume=True).run_id == first.run_id
+    assert claimed(tmp_path, resume=True).run_id == first.run_id

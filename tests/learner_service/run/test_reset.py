@@ -13,7 +13,7 @@ from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import RunState
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError
 from actorq_apps.cli.main import main
-from learner_service.run.preparation import begin_reset, present_files
+from learner_service.run.preparation import NAMES, begin_reset
 from tests.learner_service.learner_parts import SPEC, config, on_a_loop, segment, store, until
 from tests.learner_service.learner_servers import DEADLINE_S, ActorStream, joined, running_learner
 from tests.learner_service.run.run_parts import a_run
@@ -131,7 +131,7 @@ async def test_a_reset_that_a_kill_interrupts_is_finished_by_the_next_learner(tm
     async with a_run(tmp_path) as run:
         stream = await opened_in(run)
         await store(run, stream, segment(1))
-    names = ["evaluations.jsonl", *present_files(tmp_path)]
+    names = ["evaluations.jsonl", *(name for name in NAMES if (tmp_path / name).exists())]
     folder = begin_reset(tmp_path)
     for name in names[:moved]:
         (tmp_path / name).rename(folder / name)

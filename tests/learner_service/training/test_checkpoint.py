@@ -14,7 +14,8 @@ import torch
 
 from actorq.errors import InvalidInputError, UnreadableError, UserError
 from actorq.statefiles.documents import read_document, write_document
-from learner_service.training.checkpoint import Checkpoints, LearnerState, read_checkpoint
+from learner_service.training.checkpoint import Checkpoints, LearnerState
+from learner_service.training.checkpoint_files import CheckpointFiles
 
 
 def state(updates: int) -> LearnerState:
@@ -117,7 +118,7 @@ def test_whoever_looks_while_one_is_saved_finds_whole_ones_only(tmp_path: Path) 
     def read() -> None:
         while not saved.is_set():
             newest = max(path for path in tmp_path.iterdir() if path.name.isdigit())
-            seen.append(read_checkpoint(newest).updates)
+            seen.append(CheckpointFiles.read(newest).updates)
 
     with ThreadPoolExecutor(1) as reader:
         reading = reader.submit(read)
@@ -267,4 +268,4 @@ def test_no_byte_of_a_checkpoint_can_change_unseen(tmp_path: Path, name: str) ->
     for position in range(len(data)):
         (folder / name).write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
         with pytest.raises(InvalidInputError):
-            read_checkpoint(folder)
+            CheckpointFiles.read(folder)

@@ -10,7 +10,8 @@ from actorq.domain.goals import Goal
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.algorithms.base import Algorithm
-from learner_service.training.goals import check_one_step, with_goals
+from learner_service.training.buffers import check_one_step
+from learner_service.training.training import with_goals
 
 SPEC = EnvironmentSpec("Reach-v0", ArraySpec((6,), "float32"), ArraySpec((), "int64"), (2,), 50, goal=Goal(0, 2, 2))
 CONTINUOUS = replace(SPEC, actions=ArraySpec((1,), "float32", (-1.0,), (1.0,)))

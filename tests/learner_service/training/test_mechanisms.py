@@ -22,9 +22,9 @@ from actorq.errors import InvalidInputError, UserError
 from learner_service.actors.members import Member
 from learner_service.replay import ReplayBuffer
 from learner_service.run.connections import membership
-from learner_service.run.identity import RunIdentity
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.training import Training, build_training
+from tests.builders.identities import claimed
 from tests.builders.segments import without
 from tests.learner_service.learner_parts import await_samples, store_segment
 
@@ -217,7 +217,7 @@ def test_a_users_mistake_in_dynamic_capacity_is_refused_and_leaves_nothing_open(
 
 
 def test_actors_are_asked_for_greedy_actions_where_the_capacity_is_dynamic(tmp_path: Path) -> None:
-    identity = RunIdentity.claim(tmp_path, resume=False)
+    identity = claimed(tmp_path, resume=False)
     goals = HindsightColumns(4).names
     for config, columns in ((settings(), (GREEDY_ACTIONS,)), (settings(dynamic=None), ())):
         joined = membership(config, identity, ACTOR, 0, 0)

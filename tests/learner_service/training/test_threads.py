@@ -4,6 +4,7 @@ import logging
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -164,7 +165,7 @@ def test_nothing_is_measured_with_one_core_on_a_gpu_or_with_a_fixed_number() -> 
 
 def test_a_resumed_run_takes_its_number_again_unless_the_limit_has_changed() -> None:
     asked: list[list[int]] = []
-    saved = Threads(2, 4).state()
+    saved = asdict(Threads(2, 4))
     measure = given({1: 1.0, 2: 1.0, 4: 0.1, 8: 0.1}, asked)
     assert choose(config_of(), CONTINUOUS, CPU, saved, limit=4, measure=measure) == Threads(2, 4)  # type: ignore[arg-type]
     assert asked == []

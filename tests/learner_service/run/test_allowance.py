@@ -8,10 +8,10 @@ import pytest
 
 from actorq.errors import ExhaustedError, UnavailableError
 from actorq.statefiles.lines import encode_line
-from learner_service.actors.allowance import Allowance, EvaluationAllowance, most_line_bytes
 from learner_service.actors.credits import ActorStream
 from learner_service.actors.members import Member
 from learner_service.run.evaluations import Entry
+from learner_service.run.judge import Allowance, EvaluationAllowance, most_line_bytes
 from tests.builders.clocks import ManualClock
 from tests.learner_service.learner_parts import acknowledged, config, evaluation, on_a_loop, segment, store, until
 from tests.learner_service.run.run_parts import a_run, opened
