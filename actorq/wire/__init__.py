@@ -30,6 +30,7 @@ from actorq.wire.processes import (
     processes_from_proto,
 )
 from actorq.wire.runs import (
+    EvaluateRequest,
     Joining,
     StreamOpening,
     actor_report_from_proto,
