@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -42,20 +43,18 @@ class Feed:
         self._backoff = backoff
         self._on_policy, self._on_refused, self._on_end = deliver, refused, end
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._stream: UpstreamStream | None = None
-        self._waiting: EncodedPolicy | None = None
+        self._waiting: deque[EncodedPolicy] = deque(maxlen=1)
         # A daemon thread, because a hanging upstream must not delay the end of the process. No data is lost with it.
         self.thread = threading.Thread(target=self._run, name=f"upstream {variant}", daemon=True)
         self.thread.start()
 
     def stop(self) -> None:
         """End the stream. Call it on the event loop."""
-        with self._lock:
-            self._stopped.set()
-            if self._stream is not None:
-                self._stream.cancel()
+        self._stopped.set()
+        if self._stream is not None:
+            self._stream.cancel()
 
     def _run(self) -> None:
         try:
@@ -64,18 +63,18 @@ class Feed:
             self._call(partial(self._on_end, self._variant, error))
 
     def _watch(self, connected: Callable[[], None]) -> None:
-        stream = self._upstream.watch(self._variant)
-        with self._lock:
-            self._stream = stream
-            if self._stopped.is_set():
-                stream.cancel()
+        stream = self._stream = self._upstream.watch(self._variant)
+        # After the stream is known to `stop`, which may have come before.
+        if self._stopped.is_set():
+            stream.cancel()
         try:
             stream.wait()
             self.connected = True
             for policy in stream:
                 # Called only after a valid policy, so that the backoff grows for an upstream with invalid policies.
                 connected()
-                self._hand_over(policy)
+                self._waiting.append(policy)
+                self._call(self._deliver)
         except (NotFoundError, UnavailableError):
             raise
         except ActorQError as error:
@@ -87,17 +86,9 @@ class Feed:
             self.connected = False
         raise UnavailableError(f"{self._upstream.peer} ended the stream of {self._variant} policies")
 
-    def _hand_over(self, policy: EncodedPolicy) -> None:
-        with self._lock:
-            waits, self._waiting = self._waiting is not None, policy
-        if not waits:
-            self._call(self._deliver)
-
     def _deliver(self) -> None:
-        with self._lock:
-            policy, self._waiting = self._waiting, None
-        if policy is not None:
-            self._on_policy(policy)
+        if self._waiting:
+            self._on_policy(self._waiting.pop())
 
     def _call(self, function: Callable[[], None]) -> None:
         def unless_stopped() -> None:

@@ -16,6 +16,11 @@ _log = logging.getLogger(__name__)
 PATIENCE_S = 45.0
 
 
+def draining() -> ActorQError:
+    """The error for a publisher of a service that drains."""
+    return UnavailableError("this service is draining; open the stream again later")
+
+
 class Turn:
     """The stream of one publisher. Its learner is known once it has opened.
 
@@ -23,10 +28,9 @@ class Turn:
     """
 
     def __init__(self) -> None:
-        self.learner: Lineage = UNCHECKED
+        self.learner = self._by = UNCHECKED
         self.ended = asyncio.Event()
         self.replaced = asyncio.Event()
-        self._by = UNCHECKED
 
     def replace(self, by: Lineage) -> None:
         """Record that another publisher has taken over."""
@@ -91,7 +95,7 @@ class Publishers:
             for wait in waits:
                 wait.cancel()
         if self._draining.is_set():
-            raise UnavailableError("this service is draining; open the stream again later")
+            raise draining()
         if not rival.ended.is_set():
             await self._worker.do(self._catalog.refuse, learner)
             raise superseded()

@@ -27,10 +27,7 @@ _THREADS = 4
 
 
 class Upstream:
-    """Asks a quantizer or relay over the network. Its policies are checked and keep their received messages.
-
-    Calls raise the errors of `actorq.errors`.
-    """
+    """Asks a quantizer or relay over the network. Its policies are checked and keep their received messages."""
 
     def __init__(self, client: QuantizerClient) -> None:
         self._client = client
