@@ -87,18 +87,14 @@ class Emitter:
             encodings.setdefault(variant.scheme, []).append(variant.weight_encoding)
         optional = [ladder for ladder in map(graph.ladder, encodings) if ladder not in ladders]
         passed = quantize_and_check(self.catalog.run_id, compact, ladders, self._thresholds, optional)
-        policies = tuple(
-            policy
-            for attempt in passed
-            for policy in _encoded(
-                _described(self.catalog.run_id, checkpoint, attempt),
-                encodings.get(attempt.scheme) or [_own_encoding(attempt.scheme)],
-            )
-        )
+        here, policies = arithmetic().weight_encoding, []
+        for attempt in passed:
+            wanted = encodings.get(attempt.scheme) or [variant_of(attempt.scheme, here).weight_encoding]
+            policies += _encoded(_described(self.catalog.run_id, checkpoint, attempt), wanted)
         self.catalog.serve(checkpoint, policies)
         announce(policies)
         self.catalog.store_newest()
-        return policies
+        return tuple(policies)
 
     def emit_again(self, checkpoint: Checkpoint, scheme: str, thresholds: GateConfig | None = None) -> Policy:
         """Emit a retained version in a missing scheme, with signed weights.
@@ -165,11 +161,6 @@ def _result_of(step: Callable[[Ladder], T], ladder: Ladder) -> T | None:
     except Exception:
         _log.exception("%s is left out of this version", ladder.scheme)
         return None
-
-
-def _own_encoding(scheme: str) -> str:
-    """The weight encoding of a scheme that nobody watches: one that this processor computes exactly."""
-    return variant_of(scheme, arithmetic().weight_encoding).weight_encoding
 
 
 def _encoded(policy: Policy, encodings: Iterable[str]) -> list[Policy]:

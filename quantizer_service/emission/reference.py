@@ -58,9 +58,8 @@ class Reference:
             feeds = {name: make((TRIAL_ROWS, *spec.shape), spec.dtype) for name, spec in graph.inputs.items()}
             # Zero weights may cause NaN in a normalization. This run checks only operators and shapes.
             try:
-                return run_session(
-                    self._session, {**parameters, **feeds}, TRIAL_ROWS, "graph", self._outputs, trial=True
-                )
+                feeds |= parameters
+                return run_session(self._session, feeds, TRIAL_ROWS, "graph", self._outputs, trial=True)
             except InvalidInputError as error:
                 failures.append(error)
         raise InvalidInputError(f"{failures[0]}{_remedy(graph)}") from None
@@ -70,9 +69,7 @@ class Reference:
 
         parameters, calibration: checked by the graph.
         """
-        feeds = {**parameters, **calibration}
-        rows = rows_of(calibration)
-        return run_session(self._session, feeds, rows, "FP32 policy", self._outputs, masks=self._masks)
+        return self.observe(parameters, calibration, ())[0]
 
     def observe(
         self, parameters: Parameters, calibration: Batch, observed: Iterable[Observed]
@@ -83,9 +80,8 @@ class Reference:
         inner = frozenset(name for name, _ in wanted).difference(feeds, self._outputs)
         session = self._probe(inner) if inner else self._session
         values = call_session(session, feeds, f"FP32 policy: it does not run on {CALIBRATION_BATCH}")
-        outputs = checked_outputs(
-            {name: values[name] for name in self._outputs}, rows, "FP32 policy", masks=self._masks
-        )
+        found = {name: values[name] for name in self._outputs}
+        outputs = checked_outputs(found, rows, "FP32 policy", masks=self._masks)
         values |= feeds
         return outputs, {each: summarize(values[each.tensor], each.statistic) for each in wanted}
 

@@ -5,11 +5,11 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 from actorq.config.sections import QuantizerConfig
-from actorq.domain.policy import AUTO, Checkpoint, Policy, PolicyDescriptor, PolicyGraph, RetainedPolicy, Variant
+from actorq.domain.policy import AUTO, Checkpoint, Policy, PolicyGraph, Variant
 from actorq.domain.processes import ProcessStats
 from actorq.domain.status import Receipt
 from actorq.domain.trajectory import Evaluation
@@ -45,6 +45,7 @@ class Quantizer:
     policies: the newest policies, and their watchers. publishers: the learner's streams.
     emitted, refusals: emitted policies by variant, and rungs that the fidelity gate refused by scheme, since the start.
     emit_seconds: times from the last byte of a checkpoint to served policies, for all schemes together.
+    describe, list_versions, hold: see Catalog.
     """
 
     def __init__(
@@ -69,16 +70,23 @@ class Quantizer:
         self.clock = clock
         self.draining = asyncio.Event()
         self.publishers = Publishers(self._catalog, self.worker, self.draining, patience_s)
+        self.describe = self._reading(self._catalog.describe)
+        self.list_versions = self._reading(self._catalog.list_versions)
+        self.hold = self._reading(self._catalog.hold)
         self.policies.put(map(EncodedPolicy.of, self._catalog.newest_policies))
 
     def intake(self) -> "Quantizer":
         """This quantizer, which accepts publications. A relay raises ConflictError."""
         return self
 
-    async def _read(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """As `worker.do`, after all readers that wait."""
-        async with self._reader:
-            return await self.worker.do(function, *args, **kwargs)
+    def _reading(self, function: Callable[P, R]) -> Callable[P, Awaitable[R]]:
+        """The function, which runs on the worker after all readers that wait."""
+
+        async def read(*args: P.args, **kwargs: P.kwargs) -> R:
+            async with self._reader:
+                return await self.worker.do(function, *args, **kwargs)
+
+        return read
 
     async def claim(self, run_id: str, scheme: str, turn: Turn) -> tuple[int, tuple[bytes, ...]]:
         """Begin the stream of a learner whose actors use `scheme`. See Publishers.admit.
@@ -117,19 +125,7 @@ class Quantizer:
         newest = self.policies.get(variant)
         if newest is not None and self._is_newest(variant) and version in (0, newest.descriptor.version):
             return newest
-        return await self._read(self._get, variant, version)
-
-    async def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
-        """The descriptor of a retained policy. See Catalog.describe."""
-        return await self._read(self._catalog.describe, scheme, version)
-
-    async def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
-        """See Catalog.list_versions."""
-        return await self._read(self._catalog.list_versions, page_size, page_token)
-
-    async def hold(self, version: int, seconds: float) -> float:
-        """See Catalog.hold."""
-        return await self._read(self._catalog.hold, version, seconds)
+        return await self._reading(self._get)(variant, version)
 
     async def record_evaluation(self, evaluation: Evaluation) -> None:
         """See Catalog.record_evaluation."""

@@ -145,11 +145,9 @@ class Catalog:
         Raises as `get` does.
         """
         variants = [variant_of(scheme, each) for each in WEIGHT_ENCODINGS]
-        if version in (0, self.newest_version):
-            emitted = [variant for variant in variants if variant in self._policies]
-        else:
-            emitted = [variant for variant in variants if self._store.has(version, variant)]
-        return self.get((emitted or variants)[0], version).descriptor
+        served = version in (0, self.newest_version)
+        emitted = (each for each in variants if (each in self._policies if served else self._store.has(version, each)))
+        return self.get(next(emitted, variants[0]), version).descriptor
 
     def checkpoint(self, version: int) -> Checkpoint:
         """The FP32 tensors of a retained version. Raises NotFoundError, or InvalidInputError for a damaged file."""

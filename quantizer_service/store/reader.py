@@ -166,19 +166,14 @@ class PolicyReader:
             raise InvalidInputError(
                 f"{self._folder(version)}: expected its graph {checkpoint.graph_digest.hex()} in the store, got none"
             )
-        entry = Entry(checkpoint.learner_step, checkpoint.graph_digest)
         folder = self._folder(version)
-        entry.variants |= {
-            stored.read_policy(folder, each).descriptor.variant for each in stored.emitted_variants(folder)
-        }
-        stored.require_emitted(folder, stored.read_json(folder / "checkpoint.json"), entry.variants)
-        entry.mean_return = stored.read_mean_return(folder)
-        return entry
+        variants = {stored.read_policy(folder, each).descriptor.variant for each in stored.emitted_variants(folder)}
+        stored.require_emitted(folder, stored.read_json(folder / "checkpoint.json"), variants)
+        return Entry(checkpoint.learner_step, checkpoint.graph_digest, variants, stored.read_mean_return(folder))
 
     def _read_checkpoint(self, version: int) -> Checkpoint:
         path = self._folder(version) / "checkpoint.json"
-        tree = stored.read_json(path)
-        tensors = path.with_suffix(".safetensors")
+        tree, tensors = stored.read_json(path), path.with_suffix(".safetensors")
         data = stored.read_verified(tensors, _digest(path, tree, "sha256"))
         parameters, calibration = policy_files.decode_tensors(data, str(tensors))
         return Checkpoint(

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import astuple
+from itertools import pairwise
 from pathlib import Path
 
 from actorq.domain.contract import CONTRACT
@@ -134,8 +135,7 @@ class PolicyStore(PolicyReader):
         folder = self._folder(checkpoint.version)
         partial = folder.with_name(f".{folder.name}.partial")
         tensors, digest = policy_files.sealed_tensors(checkpoint)
-        entry = Entry(checkpoint.learner_step, checkpoint.graph_digest)
-        policies = tuple(policies)
+        emitted = {policy.descriptor.variant: policy for policy in policies}
         # The error names no version, so that it is told once.
         with _writing(self._directory), ExitStack() as undo:
             partial.mkdir()
@@ -148,28 +148,26 @@ class PolicyStore(PolicyReader):
                 "graph_digest": checkpoint.graph_digest.hex(),
                 "snapshot_at": checkpoint.snapshot_at,
                 "sha256": digest.hex(),
-                "schemes": [str(policy.descriptor.variant) for policy in policies],
+                "schemes": [str(variant) for variant in emitted],
             }
             write_document(partial / "checkpoint.json", tree, sync=False)
-            for policy in policies:
+            for policy in emitted.values():
                 _write_policy(partial, policy)
-                entry.variants.add(policy.descriptor.variant)
             partial.replace(folder)
-        self._entries[checkpoint.version] = entry
+        self._entries[checkpoint.version] = Entry(checkpoint.learner_step, checkpoint.graph_digest, {*emitted})
         self.highest_version = max(self.highest_version, checkpoint.version)
         self._retain()
 
     def add_policy(self, policy: Policy) -> None:
         """Store another variant of a retained version. Flushed before it is served: a second emission might differ."""
-        version = policy.descriptor.version
-        entry = self._entry(version)
-        folder = self._folder(version)
+        version, variant = policy.descriptor.version, policy.descriptor.variant
+        entry, folder = self._entry(version), self._folder(version)
         with _writing(folder):
             _write_policy(folder, policy)
-            for path in folder.glob(f"policy-{policy.descriptor.variant}.*"):
+            for path in folder.glob(f"policy-{variant}.*"):
                 sync_file(path)
             sync_folder(folder)
-        entry.variants.add(policy.descriptor.variant)
+        entry.variants.add(variant)
 
     def hold(self, version: int, seconds: float) -> float:
         """Retain a version until its next evaluation, for at most `seconds`. Returns the granted seconds.
@@ -217,23 +215,21 @@ class PolicyStore(PolicyReader):
 
     def _evaluated(self) -> Iterable[int]:
         """The best versions, and the newest evaluated one, which gives the final result of a run."""
-        returns = [
-            (entry.mean_return, version) for version, entry in self._entries.items() if entry.mean_return is not None
-        ]
+        returns = {
+            version: entry.mean_return for version, entry in self._entries.items() if entry.mean_return is not None
+        }
         if not returns or not self._retain_best:
             return ()
-        best = [version for _, version in sorted(returns, reverse=True)[: self._retain_best]]
-        return [*best, max(version for _, version in returns)]
+        best = sorted(returns, key=lambda version: (returns[version], version), reverse=True)
+        return [*best[: self._retain_best], max(returns)]
 
     def _regular(self) -> Iterable[int]:
-        """The first version at or above each multiple of `retain_every`. Numbers may be missing, for example after the
-        quantizer was down."""
-        if not self._retain_every:
+        """The first version at or above each multiple of `retain_every`. Numbers may be missing."""
+        if not (every := self._retain_every):
             return ()
-        first: dict[int, int] = {}
-        for version in sorted(self._entries):
-            first.setdefault(version // self._retain_every, version)
-        return [version for multiple, version in first.items() if multiple]
+        return [
+            version for before, version in pairwise([0, *sorted(self._entries)]) if version // every > before // every
+        ]
 
     def _drop_unused_graphs(self) -> None:
         used = {entry.graph_digest for entry in self._entries.values()}
