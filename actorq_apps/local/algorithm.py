@@ -18,7 +18,7 @@ from actorq.errors import UserError
 from actorq.process import Sources
 from actorq.start import command_of
 from actorq.text import size_text
-from actorq_apps.local.child import failed_command, run_to_end
+from actorq_apps.local.child import run_to_end
 from actorq_apps.local.forkserver import ForkServers
 
 Warn = Callable[[str], None]
@@ -95,9 +95,7 @@ def check_learner(config: RunConfig, spec: EnvironmentSpec, servers: ForkServers
         file = Path(folder) / "config.yaml"
         file.write_text(settings.to_yaml(config), encoding="utf-8")
         command = (*command_of("learner_service.check:command"), str(file), json.dumps(spec.to_json()))
-        code, _, errors = run_to_end(command, servers)
-    if code:
-        raise failed_command("the learner cannot use these settings", code, errors)
+        run_to_end(command, servers, "the learner cannot use these settings")
 
 
 def fit_environments(config: RunConfig, spec: EnvironmentSpec, warn: Warn) -> RunConfig:

@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from actorq.errors import ActorQError, UserError
 from actorq.lifeline import READY
 from actorq.process import EXIT_USER_ERROR
 from actorq_apps.local.events import ChildExited, ChildReady
-from actorq_apps.local.forkserver import ForkServers, Process, child_environment
+from actorq_apps.local.forkserver import ForkServers, start_process
 
 _ERROR_PREFIX = "error: "
 _TAIL_BYTES = 16 * 1024
@@ -47,18 +46,9 @@ class Child:
         self._lifeline, lifeline = socket.socketpair()
         with log.open("ab") as output, lifeline:
             self._log_start = output.tell()
-            descriptors = (lifeline.fileno(), output.fileno(), output.fileno(), *inherited)
+            streams = (lifeline.fileno(), output.fileno(), output.fileno())
             try:
-                forked = servers.start(command, descriptors) if servers else None
-                self._process: Process = forked or subprocess.Popen(
-                    command,
-                    stdin=lifeline.fileno(),
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    env=child_environment(os.environ),
-                    pass_fds=inherited,
-                )
+                self._process = start_process(command, streams, servers, inherited)
             except OSError as error:
                 self._lifeline.close()
                 raise ActorQError(f"{name}: cannot start {command[0]} ({error.strerror})") from None
@@ -132,35 +122,28 @@ def reported_error(lines: Sequence[str]) -> str | None:
     return found[-1].removeprefix(_ERROR_PREFIX) if found else None
 
 
-def run_to_end(command: Sequence[str], servers: ForkServers | None) -> tuple[int, str, str]:
-    """Run a command, if possible as a fork. Returns its exit code, standard output and standard error.
+def run_to_end(command: Sequence[str], servers: ForkServers | None, failure: str) -> None:
+    """Run a command, if possible as a fork. Its standard input is a lifeline, which closes when this process ends.
 
-    Its standard input is a lifeline, which closes when this process ends.
+    Raises the user's error that the command reports. Raises ActorQError that begins with `failure` if it fails
+    otherwise.
     """
     held, lifeline = socket.socketpair()
-    with TemporaryFile("w+") as output, TemporaryFile("w+") as errors, held:
+    with open(os.devnull, "wb") as output, TemporaryFile("w+") as errors, held:
         with lifeline:
-            streams = (lifeline.fileno(), output.fileno(), errors.fileno())
-            process = (servers.start(command, streams) if servers else None) or subprocess.Popen(
-                command, stdin=lifeline.fileno(), stdout=output, stderr=errors, env=child_environment(os.environ)
-            )
+            process = start_process(command, (lifeline.fileno(), output.fileno(), errors.fileno()), servers)
         try:
             code = process.wait()
         except BaseException:
-            # A terminal's Ctrl-C does not reach a fork.
+            # A terminal's Ctrl-C does not reach the process.
             process.kill()
             raise
-        output.seek(0)
         errors.seek(0)
-        return code, output.read(), errors.read()
-
-
-def failed_command(what: str, code: int, errors: str) -> ActorQError:
-    """The error for a command that failed, from its output on standard error. `what` says what failed."""
-    lines = errors.strip().splitlines()
+        lines = errors.read().strip().splitlines()
     if code == EXIT_USER_ERROR and (mistake := reported_error(lines)):
-        return UserError(mistake)
-    return ActorQError(f"{what}: {lines[-1] if lines else f'exit code {code}'}")
+        raise UserError(mistake)
+    if code:
+        raise ActorQError(f"{failure}: {lines[-1] if lines else f'exit code {code}'}")
 
 
 def describe_exit(code: int) -> str:

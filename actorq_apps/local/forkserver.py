@@ -188,6 +188,29 @@ class ForkServers:
             server.close()
 
 
+def start_process(
+    command: Sequence[str],
+    streams: tuple[int, int, int],
+    servers: ForkServers | None,
+    inherited: tuple[int, ...] = (),
+) -> Process:
+    """Run a command in its own session, if possible as a fork. Raises OSError when it cannot start.
+
+    streams: standard input, output and error. inherited: further descriptors that the process keeps open.
+    """
+    forked = servers.start(command, (*streams, *inherited)) if servers else None
+    stdin, stdout, stderr = streams
+    return forked or subprocess.Popen(
+        command,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+        env=child_environment(os.environ),
+        pass_fds=inherited,
+    )
+
+
 def fork_servers(one_learner: bool = True) -> AbstractContextManager[ForkServers | None]:
     """For a run: one server is for the learner, another forks the other services. They begin their imports at once.
 

@@ -74,23 +74,16 @@ class Supervisor:
         observer: Observer,
         drain_s: float,
         *,
-        policy: RestartPolicy | None = None,
-        rng: random.Random | None = None,
+        policy: RestartPolicy,
         inherited: tuple[int, ...] = (),
         servers: ForkServers | None = None,
     ) -> None:
         self._services = {service.name: service for service in services}
-        self._run = run
-        self._events = events
-        self._observer = observer
-        self._drain_s = drain_s
-        self._inherited = inherited
-        self._servers = servers
-        rng = rng or random.Random()
+        self._run, self._events, self._observer = run, events, observer
+        self._drain_s, self._inherited, self._servers = drain_s, inherited, servers
+        policies = {Kind.METER: METER_POLICY}
         self._histories = {
-            service.name: RestartHistory(
-                METER_POLICY if service.kind is Kind.METER else policy or RestartPolicy(), time.monotonic, rng
-            )
+            service.name: RestartHistory(policies.get(service.kind, policy), time.monotonic, random.Random())
             for service in services
         }
         self._children: dict[str, Child] = {}
@@ -279,18 +272,10 @@ class Supervisor:
             self._children[name].kill()
 
     def _start(self, name: str) -> None:
-        service = self._services[name]
-        again = self._histories[name].total > 0
+        service, put = self._services[name], self._events.put
+        command = service.restart_command if self._histories[name].total else service.command
         self._run.announcement(name).unlink(missing_ok=True)
-        child = Child(
-            name,
-            service.restart_command if again else service.command,
-            self._run.log(name),
-            self._events.put,
-            self._inherited,
-            self._servers,
-            self._events.put,
-        )
+        child = Child(name, command, self._run.log(name), put, self._inherited, self._servers, put)
         self._children[name] = child
         if service.kind is Kind.METER:
             with suppress(OSError):
@@ -299,8 +284,6 @@ class Supervisor:
         self._show(name, ProcessState.RUNNING if service.kind is Kind.METER else ProcessState.STARTING)
 
     def _show(self, name: str, state: ProcessState) -> None:
-        child = self._children.get(name)
-        view = ProcessView(
-            name, self._services[name].kind, state, child.pid if child else None, self._histories[name].total
-        )
-        self._observer.process(view)
+        pid = self._children[name].pid if name in self._children else None
+        kind, restarts = self._services[name].kind, self._histories[name].total
+        self._observer.process(ProcessView(name, kind, state, pid, restarts))

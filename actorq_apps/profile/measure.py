@@ -11,7 +11,7 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import FP32
 from actorq.profiling import Folder
 from actorq.start import command_of
-from actorq_apps.local.child import failed_command, run_to_end
+from actorq_apps.local.child import run_to_end
 from actorq_apps.local.forkserver import ForkServers
 from actorq_apps.profile.links import Counters, LinkFigures, measure_links
 from actorq_apps.profile.model import ActorCosts, Costs, LearnerCosts, Workload
@@ -108,13 +108,7 @@ class Figures:
 
     def to_json(self) -> dict[str, Any]:
         """The figures as JSON values."""
-        return {
-            "actor": self.actor,
-            "learner": self.learner,
-            "quantizer": self.quantizer,
-            "links": asdict(self.links),
-            "max_episode_steps": self.max_episode_steps,
-        }
+        return {name: value for name, value in asdict(self).items() if name != "config"}
 
     @classmethod
     def from_json(cls, config: RunConfig, tree: dict[str, Any]) -> "Figures":
@@ -150,9 +144,7 @@ def measure(
     """
 
     def run(function: str, *more: str) -> None:
-        code, _, errors = run_to_end((*command_of(function), *flags, *more), servers)
-        if code:
-            raise failed_command(f"{function} failed", code, errors)
+        run_to_end((*command_of(function), *flags, *more), servers, f"{function} failed")
 
     with TemporaryDirectory(prefix="actorq-profile-") as name:
         folder = Folder(Path(name))
