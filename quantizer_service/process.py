@@ -58,11 +58,9 @@ class QuantizerProcess(Service):
         node: str = "",
         worker: Worker | None = None,
     ) -> None:
-        self._directory = store
-        self._read_only = read_only
+        self._directory, self._read_only = store, read_only
         self._config = config.resolved_quantizer()
-        self._name = name
-        self._node = node
+        self._measure = partial(measure_process, name, "quantizer", node)
         limit_s = self._config.work_limit_s
         self._watchdog = Watchdog("the thread that quantizes", 2 * limit_s, "quantizer.work_limit_s")
         self._worker = worker or Worker(limit_s, self._watchdog.watch())
@@ -77,11 +75,7 @@ class QuantizerProcess(Service):
             if self._read_only
             else PolicyStore(self._directory, config.retain_newest, config.retain_best, config.retain_every)
         )
-        self._quantizer = Quantizer(
-            Emitter(self._store, config),
-            partial(measure_process, self._name, "quantizer", self._node),
-            worker=self._worker,
-        )
+        self._quantizer = Quantizer(Emitter(self._store, config), self._measure, worker=self._worker)
         self._watchdog.start()
         return (QuantizerServicer(self._quantizer).register(server),)
 
@@ -95,7 +89,7 @@ class QuantizerProcess(Service):
         return EXIT_OK
 
     def begin_drain(self) -> None:
-        """End the streams. See Quantizer.begin_drain."""
+        """See Quantizer.begin_drain."""
         self._quantizer.begin_drain()
 
     def alive(self) -> bool:

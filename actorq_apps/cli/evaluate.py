@@ -129,23 +129,14 @@ def _print_episodes(directory: RunDirectory, config: RunConfig, request: Evaluat
                 if request.record:
                     print(f"video in {request.record}")
             elif isinstance(item, Substitution):
-                _print_substitution(item)
+                best = f"the best retained one, evaluated at {return_text(item.mean_return)}"
+                which = "the newest" if item.mean_return is None else best
+                gone = f"version {item.asked_for}, the one evaluated last, is not retained"
+                print(f"{gone}: this is {item.version}, {which}", flush=True)
             else:
-                print(
-                    f"episode {next(numbers):>{width}}/{request.episodes}  return "
-                    f"{return_text(item.episode_return)}  "
-                    f"{item.length:,} steps{_SUCCESS[item.success]}",
-                    flush=True,
-                )
-
-
-def _print_substitution(item: Substitution) -> None:
-    best = f"the best retained one, evaluated at {return_text(item.mean_return)}"
-    which = "the newest" if item.mean_return is None else best
-    print(
-        f"version {item.asked_for}, the one evaluated last, is not retained: this is {item.version}, {which}",
-        flush=True,
-    )
+                episode = f"episode {next(numbers):>{width}}/{request.episodes}"
+                told = f"return {return_text(item.episode_return)}  {item.length:,} steps{_SUCCESS[item.success]}"
+                print(f"{episode}  {told}", flush=True)
 
 
 def _print_result(result: EvaluationResult) -> None:

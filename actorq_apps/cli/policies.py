@@ -112,12 +112,6 @@ def _as_json(row: Row) -> dict[str, Any]:
     }
 
 
-def _scheme(row: Row) -> str:
-    """The scheme, with the encodings of its weights where these are not only the usual signed ones."""
-    told = "" if row.weight_encodings == (SIGNED,) else f" ({', '.join(row.weight_encodings)})"
-    return fidelity.scheme(row.policy) + told
-
-
 def _print(rows: Sequence[Row]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     measured, _ = fidelity.error(rows[0].policy.fidelity)
@@ -125,10 +119,11 @@ def _print(rows: Sequence[Row]) -> None:
         table.add_column(name, justify="left" if name in ("scheme", "") else "right", no_wrap=True)
     for row in rows:
         policy = row.policy
+        encodings = "" if row.weight_encodings == (SIGNED,) else f" ({', '.join(row.weight_encodings)})"
         table.add_row(
             str(policy.version),
             f"{policy.learner_step:,}",
-            _scheme(row),
+            fidelity.scheme(policy) + encodings,
             return_text(row.version.mean_return),
             fidelity.error(policy.fidelity)[1],
             size_text(policy.size_bytes),

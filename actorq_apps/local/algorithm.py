@@ -86,7 +86,6 @@ def check_learner(config: RunConfig, spec: EnvironmentSpec, servers: ForkServers
     """Raise UserError for a user's algorithm or network, or a device, that the learner could not use.
 
     Starts a process, because only the learner has torch; none for settings that cannot fail there.
-    servers: fork that process.
     """
     own = config.network is not None or config.encoders or config.algorithm not in ALGORITHMS or config.algorithm_args
     if not own and config.learner.device in ("auto", "cpu"):

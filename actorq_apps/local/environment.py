@@ -45,9 +45,7 @@ def try_environment(
     A call that takes long is told on standard error. Raises UserError when the environment cannot be made, does not
     work, ends its process, or hangs, before anything starts.
 
-    steps: at most; see `actor_service.environments.trial`.
-    servers: fork the process that makes the environment.
-    slow_s: seconds after which a call is told.
+    steps: at most; see `actor_service.environments.trial`. slow_s: seconds after which a call is told.
     """
     environment, limit_s = config.environment, config.actor.environment_timeout_s
     # Not the whole actor: its imports would take a fifth of the time until the first action.

@@ -38,7 +38,6 @@ def run_locally(
     run: the directory, with its configuration written.
     lock: the descriptor of the run's lock, which the services inherit.
     actor_module: module to run as actors instead of the actor service; empty for the actor service.
-    servers: fork servers.
     begun: start of the run for its energy account; None for the meter's start.
     """
     certificates = config.transport.certificates_of("monitor")

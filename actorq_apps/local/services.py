@@ -66,8 +66,7 @@ def services_of_run(
 ) -> tuple[Service, ...]:
     """All processes of a run in the order of their start: the slowest to start comes first.
 
-    actor_module: module to run as actors instead of the actor service. It never replaces the evaluator.
-    begun: start of the run for its energy account; None for the meter's start.
+    actor_module, begun: see `run_locally`. The module never replaces the evaluator.
     """
 
     def service(name: str, kind: Kind, *arguments: str) -> Service:

@@ -32,8 +32,7 @@ def start_run(
     servers: of `run_server`, to fork the launcher.
     """
     command = [sys.executable, "-m", "actorq_apps.cli.main", "train", "--lifeline", "--run-directory", str(run.root)]
-    command += ["--config", str(config)]
-    command += ["--resume"] if resume else []
+    command += ["--config", str(config), *(["--resume"] if resume else [])]
     command += ["--actor-module", actor_module] if actor_module else []
     return Child(name, command, log, on_exit, inherited, servers)
 

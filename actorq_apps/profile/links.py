@@ -188,7 +188,6 @@ def measure_links(
     """Run the services for about `seconds` after their start. Raises ActorQError when one of them fails.
 
     step_s: seconds per transition in the actor's loop. rollout_size: of an on-policy algorithm; None for others.
-    servers: fork the services.
     """
     path = folder / "links.yaml"
     # More actors than cores would only share them.

@@ -33,7 +33,7 @@ class Figures:
     @property
     def schemes(self) -> tuple[str, ...]:
         """The schemes that work on this processor."""
-        return tuple(self._size(self.config.environments_per_actor)["loop_s"])
+        return tuple(_size(self.actor, self.config.environments_per_actor)["loop_s"])
 
     @property
     def environments(self) -> tuple[int, ...]:
@@ -59,7 +59,7 @@ class Figures:
         """The costs of each part under a scheme. environments: None for the configured number per actor."""
         config, valid = self.config, self.actor["valid"]
         count = environments or config.environments_per_actor
-        loop = self._size(count)["loop_s"][scheme] / (count * valid)
+        loop = _size(self.actor, count)["loop_s"][scheme] / (count * valid)
         episodes = config.evaluation.episodes * (self.max_episode_steps or _DEFAULT_EPISODE_STEPS)
         # A segment's cost is mostly that of its message. So a segment of more environments costs no more.
         fewer = config.environments_per_actor / count
@@ -95,15 +95,15 @@ class Figures:
 
     def environment_s(self, environments: int) -> float:
         """Seconds of a step of one environment."""
-        return float(self._size(environments)["environment_s"]) / environments
+        return float(_size(self.actor, environments)["environment_s"]) / environments
 
     def call_s(self, scheme: str, environments: int) -> float:
         """Seconds of a call of the policy for all environments."""
-        return float(self._size(environments)["call_s"][scheme])
+        return float(_size(self.actor, environments)["call_s"][scheme])
 
     def rest_s(self, scheme: str) -> float:
         """Seconds of an actor's step of all its environments, without the environments and the policy."""
-        size = self._size(self.config.environments_per_actor)
+        size = _size(self.actor, self.config.environments_per_actor)
         return max(0.0, float(size["loop_cpu_s"][scheme] - size["call_s"][scheme] - size["environment_s"]))
 
     def to_json(self) -> dict[str, Any]:
@@ -118,10 +118,6 @@ class Figures:
         steps = int(tree.get("max_episode_steps", 0))
         return cls(config, tree["actor"], tree["learner"], tree["quantizer"], links, steps)
 
-    def _size(self, environments: int) -> dict[str, Any]:
-        size: dict[str, Any] = next(each for each in self.actor["sizes"] if each["environments"] == environments)
-        return size
-
 
 def _on_the_way(fp32_s: float | None, seconds: dict[str, float], scheme: str) -> float:
     """A version's cost in a service during a run: `fp32_s`, plus the scheme's extra cost over fp32 measured alone."""
@@ -131,8 +127,13 @@ def _on_the_way(fp32_s: float | None, seconds: dict[str, float], scheme: str) ->
 def _loop_s(config: RunConfig, actor: dict[str, Any]) -> float:
     """Seconds of a transition in the loop of an actor, in fp32."""
     count = config.environments_per_actor
-    size = next(each for each in actor["sizes"] if each["environments"] == count)
-    return float(size["loop_cpu_s"][FP32] / (count * actor["valid"]))
+    return float(_size(actor, count)["loop_cpu_s"][FP32] / (count * actor["valid"]))
+
+
+def _size(actor: dict[str, Any], environments: int) -> dict[str, Any]:
+    """An actor's figures with this number of environments."""
+    size: dict[str, Any] = next(each for each in actor["sizes"] if each["environments"] == environments)
+    return size
 
 
 def measure(
@@ -140,7 +141,7 @@ def measure(
 ) -> Figures:
     """Measure each part for about `seconds`, one after the other. Raises UserError for a part that cannot be measured.
 
-    say: called with the name of each measurement before it begins. servers: fork the processes that measure.
+    say: called with the name of each measurement before it begins.
     """
 
     def run(function: str, *more: str) -> None:

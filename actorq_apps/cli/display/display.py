@@ -75,7 +75,7 @@ class LiveDisplay:
         self._live.stop()
 
 
-class PlainDisplay:
+class PlainDisplay(AbstractContextManager["PlainDisplay", None]):
     """A line every other second, and one for each event and each new evaluation."""
 
     def __init__(self, view: RunView, file: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
@@ -107,20 +107,16 @@ class PlainDisplay:
         """Print the event."""
         self._line(text)
 
-    def __enter__(self) -> "PlainDisplay":
-        return self
-
     def __exit__(self, *_: object) -> None:
         pass
 
     def _line(self, text: str) -> None:
         try:
             print(f"{self._clock() - self._started:7.1f}s  {text}", file=self._file, flush=True)
-        except BrokenPipeError:
-            raise
-        except OSError:
+        except OSError as error:
             # The run goes on without the line, for example when a file on a full disk takes the output.
-            pass
+            if isinstance(error, BrokenPipeError):
+                raise
 
 
 def status_line(status: RunStatus) -> str:
