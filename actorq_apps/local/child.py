@@ -40,9 +40,7 @@ class Child:
         servers: ForkServers | None = None,
         on_ready: Callable[[ChildReady], None] | None = None,
     ) -> None:
-        self.name = name
-        self.log = log
-        self._on_exit = on_exit
+        self.name, self.log, self._on_exit = name, log, on_exit
         self._lifeline, lifeline = socket.socketpair()
         with log.open("ab") as output, lifeline:
             self._log_start = output.tell()
@@ -90,7 +88,7 @@ class Child:
 
     def user_error(self) -> str | None:
         """The line in which the process reported a user's error, if any."""
-        return reported_error(self.last_lines(50))
+        return _reported_error(self.last_lines(50))
 
     def failure(self, code: int, moment: str) -> ActorQError:
         """The error for an exit at a wrong moment: the process's own report, or else its last lines."""
@@ -116,7 +114,7 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
 
 
-def reported_error(lines: Sequence[str]) -> str | None:
+def _reported_error(lines: Sequence[str]) -> str | None:
     """The last line in which a process reported a user's error, if any, without its prefix."""
     found = [line for line in lines if line.startswith(_ERROR_PREFIX)]
     return found[-1].removeprefix(_ERROR_PREFIX) if found else None
@@ -140,7 +138,7 @@ def run_to_end(command: Sequence[str], servers: ForkServers | None, failure: str
             raise
         errors.seek(0)
         lines = errors.read().strip().splitlines()
-    if code == EXIT_USER_ERROR and (mistake := reported_error(lines)):
+    if code == EXIT_USER_ERROR and (mistake := _reported_error(lines)):
         raise UserError(mistake)
     if code:
         raise ActorQError(f"{failure}: {lines[-1] if lines else f'exit code {code}'}")

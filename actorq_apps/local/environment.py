@@ -43,7 +43,7 @@ def try_environment(
     """The actors' description of the environment, and the figures of random steps in it; empty for no steps.
 
     A call that takes long is told on standard error. Raises UserError when the environment cannot be made, does not
-    work, ends its process, or hangs, before anything starts.
+    work, ends its process, or hangs.
 
     steps: at most; see `actor_service.environments.trial`. slow_s: seconds after which a call is told.
     """

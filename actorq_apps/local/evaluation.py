@@ -112,8 +112,7 @@ def evaluate_run(
 def _commands(
     run: RunDirectory, config: RunConfig, file: Path, quantizer: str, actor: str, request: EvaluationRequest
 ) -> dict[str, tuple[str, ...]]:
-    record = request.record
-    certificates = str(config.transport.certificates or "none")
+    record, certificates = request.record, str(config.transport.certificates or "none")
     given = ("--config", str(file), "--transport.certificates", certificates, "--lifeline")
     return {
         "quantizer": module_command(

@@ -61,18 +61,15 @@ class ForkedProcess:
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.returncode
 
-    def terminate(self) -> None:
-        """Send SIGTERM, unless the process has ended."""
-        self._send(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Send SIGKILL, unless the process has ended."""
-        self._send(signal.SIGKILL)
-
-    def _send(self, number: signal.Signals) -> None:
+    def terminate(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send a signal, unless the process has ended."""
         if self.returncode is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless the process has ended."""
+        self.terminate(signal.SIGKILL)
 
 
 Process = ForkedProcess | subprocess.Popen[bytes]

@@ -67,9 +67,7 @@ class AddressBook:
     """An observer that forwards everything, and keeps the addresses on disk as processes come and go."""
 
     def __init__(self, run: RunDirectory, addresses: Addresses, observer: Observer) -> None:
-        self._run = run
-        self._addresses = addresses
-        self._observer = observer
+        self._run, self._addresses, self._observer = run, addresses, observer
         self._file = Tolerated(run.addresses.name)
         self._write()
 

@@ -37,9 +37,7 @@ class RestartHistory:
     """The restarts of one process."""
 
     def __init__(self, policy: RestartPolicy, clock: Callable[[], float], rng: random.Random) -> None:
-        self._policy = policy
-        self._clock = clock
-        self._rng = rng
+        self._policy, self._clock, self._rng = policy, clock, rng
         self._recent: deque[float] = deque()
         self._hung: deque[float] = deque()
         self.total = 0

@@ -1,5 +1,6 @@
 """Keeps the processes of a run alive until the run is over, then ends all of them."""
 
+import math
 import os
 import queue
 import random
@@ -90,7 +91,7 @@ class Supervisor:
         self._later = [service.name for service in services if service.kind in _AFTER_LEARNER]
         self._due: dict[str, float] = {}
         self._phase = _Phase.RUNNING
-        self._deadline: float | None = None
+        self._deadline = math.inf
         self._outcome = Outcome(EXIT_FAILED, "the run ended before it began")
         self._learner_is_ending = False
         self._final_state: RunState | None = None
@@ -104,11 +105,10 @@ class Supervisor:
                 if name not in self._later:
                     self._start(name)
             while self._phase is _Phase.RUNNING or self._children:
-                event = self._next_event()
-                if event is None:
-                    self._act_on_time()
-                else:
+                if event := self._next_event():
                     self._act_on(event)
+                else:
+                    self._act_on_time()
             return replace(self._outcome, began=self._began)
         finally:
             # After an error, such as the end of the display's reader, the learner still saves the run.
@@ -118,12 +118,11 @@ class Supervisor:
                 child.kill()
 
     def _next_event(self) -> Event | None:
-        moments = [*self._due.values(), *([self._deadline] if self._deadline is not None else [])]
-        timeout = max(0.0, min(moments) - time.monotonic()) if moments else None
-        try:
+        moment = min([*self._due.values(), self._deadline])
+        timeout = max(0.0, moment - time.monotonic()) if moment < math.inf else None
+        with suppress(queue.Empty):
             return self._events.get(timeout=timeout)
-        except queue.Empty:
-            return None
+        return None
 
     def _act_on_time(self) -> None:
         now = time.monotonic()
@@ -132,8 +131,8 @@ class Supervisor:
             self._start(name)
             if restarts := self._histories[name].total:
                 self._observer.event(f"{name} restarted {restarts}x")
-        if self._deadline is not None and self._deadline <= now:
-            self._deadline = None
+        if self._deadline <= now:
+            self._deadline = math.inf
             late = ["learner"] if self._phase is _Phase.ENDING_LEARNER else list(self._children)
             self._observer.event(f"{', '.join(late)} took longer than {self._drain_s:g} s to end: killed")
             self._kill(late)
@@ -207,8 +206,7 @@ class Supervisor:
         self._end(Outcome(EXIT_USER_ERROR, mistake, port_taken))
 
     def _restart_later(self, child: Child, code: int) -> None:
-        history = self._histories[child.name]
-        delay = history.next_delay(code)
+        delay = self._histories[child.name].next_delay(code)
         fate = _FATES.get(code) or f"died ({describe_exit(code)})"
         if delay is None:
             self._given_up(child, fate)

@@ -67,11 +67,9 @@ def report(
 
 
 def _main() -> int:
-    config, process, settings = parse_arguments(
-        "actorq meter",
-        "Measure this node's energy and report it to the learner.",
-        [RunConfig, ProcessSettings, MeterProcessSettings],
-    )
+    text = "Measure this node's energy and report it to the learner."
+    models = (RunConfig, ProcessSettings, MeterProcessSettings)
+    config, process, settings = parse_arguments("actorq meter", text, models)
     assert isinstance(config, RunConfig)
     assert isinstance(process, ProcessSettings)
     assert isinstance(settings, MeterProcessSettings)

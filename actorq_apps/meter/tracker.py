@@ -71,7 +71,8 @@ class CodecarbonTracker:
         # The import of codecarbon configures its logger, so the filter comes after it and before the first message.
         logging.getLogger("codecarbon").addFilter(self._failures)
         country = country_iso_code.upper() if country_iso_code else None
-        output = SimpleNamespace(out=self._record_totals, live_out=_ignore, task_out=_ignore, exit=_ignore)
+        others = dict.fromkeys(("live_out", "task_out", "exit"), lambda *_: None)
+        output = SimpleNamespace(out=self._record_totals, **others)
         with _processor_named_by_kernel():
             self._tracker: Any = OfflineEmissionsTracker(
                 country_iso_code=country,
@@ -110,10 +111,6 @@ class CodecarbonTracker:
     def _record_totals(self, total: Any, _delta: Any) -> None:
         figures = total.cpu_energy, total.ram_energy, total.gpu_energy, total.emissions
         self._totals = TrackerTotals(*map(float, figures))
-
-
-def _ignore(*_: Any) -> None:
-    """Ignore what codecarbon tells an output handler beside the totals."""
 
 
 _ISOLATED: dict[str, Any] = {

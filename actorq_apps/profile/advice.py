@@ -57,8 +57,8 @@ def outlooks(
     found = []
     for scheme, count in product(schemes, environments):
         cost = costs(scheme, count)
-        here, apart = useful_actors(cost, work, cores), useful_actors(cost, work)
-        found.append(Outlook(scheme, count, predict(cost, work, actors, cores), here, apart))
+        configured = predict(cost, work, actors, cores)
+        found.append(Outlook(scheme, count, configured, useful_actors(cost, work, cores), useful_actors(cost, work)))
     return found
 
 

@@ -35,13 +35,7 @@ _MAX_GRAPHS = 4
 
 
 class Emitter:
-    """Emits the policies of one run into its catalog.
-
-    store: a PolicyStore, or a PolicyReader, which accepts no publications and keeps the state when it was opened.
-    config: settings for quantization and the gate.
-
-    catalog: the emitted versions.
-    """
+    """Emits the policies of one run into its catalog. store: see Catalog."""
 
     def __init__(self, store: PolicyReader, config: QuantizerConfig | None = None) -> None:
         config = config or QuantizerConfig()
@@ -153,7 +147,6 @@ def quantize_and_check(
 
 
 def _result_of(step: Callable[[Ladder], T], ladder: Ladder) -> T | None:
-    """The result of a step on an optional ladder; None when it fails."""
     try:
         return step(ladder)
     except OverdueError:

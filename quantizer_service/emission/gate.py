@@ -7,7 +7,7 @@ from actorq.domain.policy import FidelityReport, LayerReport
 from actorq.domain.signature import Signature
 from actorq.quantization.schemes import Emission
 from quantizer_service.emission.fidelity import measure, unfit
-from quantizer_service.emission.reference_run import ReferenceRun
+from quantizer_service.emission.reference import ReferenceRun
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ class Ladder:
             self._tell(logging.INFO, version, found, "passes again")
             return found
         refused.append(found.refused)
-        self._waited_too_little()
+        self._wait = min(2 * self._wait, LONGEST_WAIT)
         return None
 
     def _climb(self, version: int, attempt: _Try, found: Attempt, refused: list[RefusedRung]) -> Attempt:
@@ -133,12 +133,8 @@ class Ladder:
         self._path = path
         self._changed_at = version
         if self._came_down:
-            self._came_down = False
-            self._waited_too_little()
+            self._came_down, self._wait = False, min(2 * self._wait, LONGEST_WAIT)
         return found
-
-    def _waited_too_little(self) -> None:
-        self._wait = min(2 * self._wait, LONGEST_WAIT)
 
     def _attempt(self, rung: Rung, quantize: Callable[[Rung], Emission], gate: FidelityGate) -> Attempt:
         emission = Emission(b"", ())

@@ -22,10 +22,8 @@ class Feed:
 
     The feed calls these functions on the event loop until it is stopped:
     deliver: with each policy.
-    refused: with the variant, when a received policy was refused.
+    refused: when a received policy was refused.
     end: with variant and error, when the feed gives up: an unknown scheme at the upstream, or an unexpected error.
-
-    thread: reads the stream.
     """
 
     def __init__(
@@ -34,13 +32,11 @@ class Feed:
         variant: Variant,
         backoff: Backoff | None,
         deliver: Callable[[EncodedPolicy], None],
-        refused: Callable[[Variant], None],
+        refused: Callable[[], object],
         end: Callable[[Variant, Exception], None],
     ) -> None:
         self.connected = False
-        self._upstream = upstream
-        self._variant = variant
-        self._backoff = backoff
+        self._upstream, self._variant, self._backoff = upstream, variant, backoff
         self._on_policy, self._on_refused, self._on_end = deliver, refused, end
         self._loop = asyncio.get_running_loop()
         self._stopped = threading.Event()
@@ -79,7 +75,7 @@ class Feed:
             raise
         except ActorQError as error:
             if isinstance(error, (InvalidInputError, ExhaustedError)):
-                self._call(partial(self._on_refused, self._variant))
+                self._call(self._on_refused)
             # A retry after any error, because the upstream may be repaired or replaced.
             raise UnavailableError(f"{self._upstream.peer}: {error}; the last valid policy stays served") from error
         finally:
@@ -90,7 +86,7 @@ class Feed:
         if self._waiting:
             self._on_policy(self._waiting.pop())
 
-    def _call(self, function: Callable[[], None]) -> None:
+    def _call(self, function: Callable[[], object]) -> None:
         def unless_stopped() -> None:
             if not self._stopped.is_set():
                 function()

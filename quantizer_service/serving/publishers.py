@@ -52,10 +52,8 @@ class Publishers:
     """
 
     def __init__(self, catalog: Catalog, worker: Worker, draining: asyncio.Event, patience_s: float) -> None:
-        self._catalog = catalog
-        self._worker = worker
-        self._draining = draining
-        self._patience_s = patience_s
+        self._catalog, self._worker = catalog, worker
+        self._draining, self._patience_s = draining, patience_s
         self._turn: Turn | None = None
         self.refused = 0
 

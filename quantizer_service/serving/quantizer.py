@@ -42,7 +42,7 @@ class Quantizer:
     worker: does the CPU work; None for a worker with the default limit.
     patience_s: see Publishers.
 
-    policies: the newest policies, and their watchers. publishers: the learner's streams.
+    policies: the newest policies, and their watchers.
     emitted, refusals: emitted policies by variant, and rungs that the fidelity gate refused by scheme, since the start.
     emit_seconds: times from the last byte of a checkpoint to served policies, for all schemes together.
     describe, list_versions, hold: see Catalog.

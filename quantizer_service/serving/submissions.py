@@ -17,7 +17,6 @@ from quantizer_service.store.policy_files import decode_tensors
 # Graphs have no weights. The largest known ones have some hundred kilobytes.
 MAX_GRAPH_BYTES = 8 * 1024**2
 
-
 Submission = wire.Opening | PolicyGraph | Checkpoint | Evaluation
 
 

@@ -44,8 +44,7 @@ class Worker:
     @property
     def busy_s(self) -> float:
         """Seconds since the running function began; 0 when none runs."""
-        running = self._running
-        return running.age_s(self._clock()) if running else 0.0
+        return running.age_s(self._clock()) if (running := self._running) else 0.0
 
     @property
     def alive(self) -> bool:
