@@ -1,6 +1,7 @@
 """The gRPC QuantizerService: decodes requests, calls a quantizer or relay, encodes responses."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -58,7 +59,7 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         context.add_done_callback(lambda _: turn.ended.set())
         ends = {self._policies.draining: draining, turn.replaced: turn.reason}
         async for request in _until(ends, request_iterator):
-            received_at = intake.clock()
+            received_at = time.perf_counter()
             submission: Submission | None = await intake.worker.do(assembler.add, request)
             if isinstance(submission, wire.Opening):
                 scheme, turn.learner = submission.scheme, submission.learner

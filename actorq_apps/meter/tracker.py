@@ -142,13 +142,14 @@ _ISOLATED: dict[str, Any] = {
 
 
 @contextmanager
-def _processor_named_by_kernel(table: Path = Path("/proc/cpuinfo")) -> Iterator[None]:
+def _processor_named_by_kernel() -> Iterator[None]:
     """Make the package cpuinfo return only the processor's name, read from the kernel.
 
     codecarbon needs nothing else. cpuinfo itself would start processes and compute for a second.
     """
     import cpuinfo  # type: ignore[import-untyped]
 
+    table = Path("/proc/cpuinfo")
     lines = table.read_text(encoding="utf-8", errors="replace").splitlines() if table.exists() else []
     name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     before = cpuinfo.get_cpu_info

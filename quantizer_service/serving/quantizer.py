@@ -38,9 +38,7 @@ class Quantizer:
     A learner's calls are answered in their order, and so are those of all readers together.
 
     resources: measures this process.
-    clock: seconds, to time emissions.
     worker: does the CPU work; None for a worker with the default limit.
-    patience_s: see Publishers.
 
     policies: the newest policies, and their watchers.
     emitted, refusals: emitted policies by variant, and rungs that the fidelity gate refused by scheme, since the start.
@@ -48,14 +46,7 @@ class Quantizer:
     describe, list_versions, hold: see Catalog.
     """
 
-    def __init__(
-        self,
-        emitter: Emitter,
-        resources: Callable[[], ProcessStats],
-        clock: Callable[[], float] = time.perf_counter,
-        worker: Worker | None = None,
-        patience_s: float = PATIENCE_S,
-    ) -> None:
+    def __init__(self, emitter: Emitter, resources: Callable[[], ProcessStats], worker: Worker | None = None) -> None:
         self._emitter = emitter
         self._catalog = emitter.catalog
         self._resources = resources
@@ -67,9 +58,8 @@ class Quantizer:
         self._publishing: set[asyncio.Task[Receipt]] = set()
         # Each message of a publication waits for one reader at most, no matter how many there are.
         self._reader = asyncio.Lock()
-        self.clock = clock
         self.draining = asyncio.Event()
-        self.publishers = Publishers(self._catalog, self.worker, self.draining, patience_s)
+        self.publishers = Publishers(self._catalog, self.worker, self.draining, PATIENCE_S)
         self.describe = self._reading(self._catalog.describe)
         self.list_versions = self._reading(self._catalog.list_versions)
         self.hold = self._reading(self._catalog.hold)
@@ -104,7 +94,7 @@ class Quantizer:
     async def publish(self, checkpoint: Checkpoint, scheme: str, received_at: float) -> Receipt:
         """Emit a version in the run's scheme and the watched variants, serve it, store it, and return the receipt.
 
-        received_at: arrival of its last byte, by `clock`.
+        received_at: `time.perf_counter` at the arrival of its last byte.
         """
         own = () if scheme == AUTO else (scheme,)
         begun = threading.Event()
@@ -184,7 +174,7 @@ class Quantizer:
             nonlocal emit_seconds
             self.policies.put(policies)
             self.policies.forget_unwatched(checkpoint.version)
-            emit_seconds = self.clock() - received_at
+            emit_seconds = time.perf_counter() - received_at
             self.emit_seconds.observe(emit_seconds)
             for policy in policies:
                 self.emitted[policy.descriptor.variant] += 1
