@@ -65,7 +65,9 @@ def _compare(arguments: Sequence[str], parser: OneLineParser, given: Any) -> int
             "folder to PYTHONPATH"
         )
     folder, machine = ComparisonFolder(given.directory), this_machine()
-    folder.open(_basis(configs, given.time_to), machine)
+    # The settings that all runs of a folder share. Further seeds may be added later.
+    shared = {variant.name: config.model_dump(mode="json", exclude={"seed"}) for variant, config in configs.items()}
+    folder.open({"time_to": given.time_to, "variants": shared}, machine)
     schedule = interleaved(variants, seeds)
     if len(seeds) == 1:
         print("one seed: no interval can be given", flush=True)
@@ -162,16 +164,6 @@ def _check(configs: dict[Variant, RunConfig], time_to: float | None, describe: D
             raise UserError(f"{setting}: the runs of a comparison would share {url}; leave it out")
 
 
-def _basis(configs: dict[Variant, RunConfig], time_to: float | None) -> dict[str, Any]:
-    """The settings that all runs of a folder share. Further seeds may be added later."""
-    return {
-        "time_to": time_to,
-        "variants": {
-            variant.name: config.model_dump(mode="json", exclude={"seed"}) for variant, config in configs.items()
-        },
-    }
-
-
 def _write(comparison: Comparison, folder: ComparisonFolder, command: str) -> None:
     def link(scheduled: ScheduledRun) -> str:
         return str(folder.run(scheduled).root.relative_to(folder.root))
@@ -182,7 +174,6 @@ def _write(comparison: Comparison, folder: ComparisonFolder, command: str) -> No
 
 
 def _lines(comparison: Comparison) -> list[str]:
-    """The report in a few lines."""
     lines = [f"note: {text}" for text in warnings(comparison)]
     for side in comparison.sides:
         for each in comparison.ratios(side):

@@ -65,11 +65,8 @@ class EvaluateSettings(Settings):
 
 def run(arguments: Sequence[str]) -> int:
     """Run episodes. Print each return, then the result over all episodes."""
-    parser = argument_parser(
-        "actorq evaluate",
-        "Run episodes of a run's policy, during the run or after it, without its learner.",
-        (EvaluateSettings,),
-    )
+    text = "Run episodes of a run's policy, during the run or after it, without its learner."
+    parser = argument_parser("actorq evaluate", text, (EvaluateSettings,))
     parser.usage = "actorq evaluate RUN_DIR [flags]"
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN_DIR", help="folder of the run")
     namespace = parser.parse_args(arguments)

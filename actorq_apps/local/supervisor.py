@@ -135,7 +135,8 @@ class Supervisor:
             self._deadline = math.inf
             late = ["learner"] if self._phase is _Phase.ENDING_LEARNER else list(self._children)
             self._observer.event(f"{', '.join(late)} took longer than {self._drain_s:g} s to end: killed")
-            self._kill(late)
+            for name in late:
+                self._children[name].kill()
 
     def _act_on(self, event: Event) -> None:
         match event:
@@ -158,7 +159,8 @@ class Supervisor:
     def _interrupted(self, number: signal.Signals) -> None:
         if self._phase is not _Phase.RUNNING:
             self._observer.event(f"{number.name} again: ending everything at once")
-            self._kill(list(self._children))
+            for child in self._children.values():
+                child.kill()
             return
         self._observer.event(f"{number.name}: saving the run and ending (a second signal ends at once)")
         self._end(Outcome(128 + number))
@@ -264,10 +266,6 @@ class Supervisor:
         for name in names:
             self._children[name].terminate()
             self._show(name, ProcessState.ENDING)
-
-    def _kill(self, names: list[str]) -> None:
-        for name in names:
-            self._children[name].kill()
 
     def _start(self, name: str) -> None:
         service, put = self._services[name], self._events.put

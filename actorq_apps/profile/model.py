@@ -11,7 +11,7 @@ from enum import Enum
 from functools import partial
 
 # Runs within this share of the best one count as equally fast.
-_AS_GOOD = 0.03
+AS_GOOD = 0.03
 _MOST_ACTORS = 100_000
 # Halvings of the interval of a rate: more than a float64 has digits.
 _HALVINGS = 60
@@ -138,9 +138,9 @@ def useful_actors(costs: Costs, work: Workload, cores: float = math.inf) -> Pred
     if math.isfinite(cores):
         # With more actors than cores, actors only share the cores.
         runs = [predict(costs, work, actors, cores) for actors in range(1, max(1, math.floor(cores)) + 1)]
-        enough = (1 - _AS_GOOD) * max(run.steps_per_s for run in runs)
+        enough = (1 - AS_GOOD) * max(run.steps_per_s for run in runs)
         return next(run for run in runs if run.steps_per_s >= enough)
-    enough = (1 - _AS_GOOD) * predict(costs, work, _MOST_ACTORS).steps_per_s
+    enough = (1 - AS_GOOD) * predict(costs, work, _MOST_ACTORS).steps_per_s
     numbers = range(1, _MOST_ACTORS)
     fewer = bisect_left(numbers, enough, key=lambda actors: predict(costs, work, actors).steps_per_s)
     return predict(costs, work, fewer + 1)

@@ -8,7 +8,7 @@ import onnx
 import onnxruntime as ort
 
 from actorq.config.schemes import scheme_names
-from actorq.config.sections import NO_LIMITS, GateConfig
+from actorq.config.sections import GateConfig
 from actorq.domain.policy import FP32, SCHEMES, SIGNED, Checkpoint, FidelityReport
 from actorq.errors import InvalidInputError, UserError
 from actorq.quantization.calibration import Batch, evenly_spaced, rows_of
@@ -140,7 +140,7 @@ def compare(
     emitted, failed = {}, {}
     for name in scheme_names():
         try:
-            emitted[name] = _emitted(policy, name, thresholds, weight_encoding, call_rows)
+            emitted[name] = emit(policy, name, thresholds, weight_encoding, call_rows)
         except InvalidInputError as error:
             if name == FP32:
                 raise
@@ -183,14 +183,10 @@ def standard_errors(policy: CompactVersion, model: bytes, call_rows: int) -> Fid
     return measure(Emission(model, ()), expected, checkpoint.calibration, published.graph.signature, call_rows)
 
 
-def without_gate(policy: CompactVersion, scheme: str, weight_encoding: str) -> bytes:
-    """The model of a policy in a scheme, whatever its errors are."""
-    return _emitted(policy, scheme, NO_LIMITS, weight_encoding).model
-
-
-def _emitted(
+def emit(
     policy: CompactVersion, scheme: str, thresholds: GateConfig, weight_encoding: str, call_rows: int = 0
 ) -> Emitted:
+    """The policy in a scheme, not timed."""
     ladders = [Ladder(scheme)]
     (passed,) = quantize_and_check(RUN_ID, policy, ladders, thresholds, all_rows=True, call_rows=call_rows)
     return Emitted(scheme, with_weight_encoding(passed.model, weight_encoding), passed.report, {})

@@ -90,7 +90,6 @@ def random_observations(graph: Graph, seed: int) -> dict[str, NDArray[Any]]:
 
 
 def _check_sizes(path: Path, tensors: list[onnx.TensorProto]) -> None:
-    """Raise UserError when the tensors' data in other files exceed the limit."""
     size = 0
     for tensor in tensors:
         length = next((entry.value for entry in tensor.external_data if entry.key == "length"), "0")

@@ -49,7 +49,7 @@ class Emitter:
         """Validate, prepare and keep a graph. Raises InvalidInputError, and keeps nothing, when it is not valid."""
         if source.digest not in self.catalog.graphs:
             self._prepare(source)
-            self.catalog.add_graph(source)
+            self.catalog.writer.add_graph(source)
 
     def publish(
         self,

@@ -64,7 +64,7 @@ class Publishers:
         has not by then: this learner is a copy of the one that publishes.
         """
         try:
-            await self._worker.do(self._catalog.check, run_id, turn.learner)
+            await self._worker.do(self._catalog.writer.check, run_id, turn.learner)
             while (rival := self._rival(turn.learner)) is not None:
                 await self._outwait(rival, turn.learner)
             answer = await self._worker.do(self._catalog.claim, run_id, turn.learner)
@@ -95,5 +95,5 @@ class Publishers:
         if self._draining.is_set():
             raise draining()
         if not rival.ended.is_set():
-            await self._worker.do(self._catalog.refuse, learner)
+            await self._worker.do(self._catalog.writer.refuse, learner)
             raise superseded()

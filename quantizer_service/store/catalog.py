@@ -68,26 +68,14 @@ class Catalog:
         """The stored graphs, by digest."""
         return self._store.graphs
 
-    def check(self, run_id: str, learner: Lineage) -> None:
-        """Raise ConflictError for another run, and for a learner with an outdated copy of the run's folder."""
-        self._writer.check(run_id, learner)
-
-    def refuse(self, learner: Lineage) -> None:
-        """See PolicyStore.refuse."""
-        self._writer.refuse(learner)
-
     def claim(self, run_id: str, learner: Lineage = UNCHECKED) -> tuple[int, tuple[bytes, ...]]:
         """The version above which the publisher must continue (0 for none), and the digests of the stored graphs.
 
         Any version up to it may have been served, even if a killed process did not store it. The first run to claim
-        the store owns it. Raises as `check` does.
+        the store owns it. Raises as PolicyStore.check does.
         """
-        self._writer.claim(run_id, learner)
+        self.writer.claim(run_id, learner)
         return self._highest, tuple(self._store.graphs)
-
-    def add_graph(self, source: PolicyGraph) -> None:
-        """Keep a valid graph."""
-        self._writer.add_graph(source)
 
     def check_next(self, version: int) -> None:
         """Raise ConflictError when a version is not above all others, InvalidInputError when it is too far above."""
@@ -107,14 +95,14 @@ class Catalog:
 
         Raises UnavailableError, and changes nothing, when the disk cannot store the number.
         """
-        self._writer.reserve(checkpoint.version)
+        self.writer.reserve(checkpoint.version)
         self._highest = checkpoint.version
         self._newest, self._policies = checkpoint, {policy.descriptor.variant: policy for policy in policies}
 
     def store_newest(self) -> None:
         """Store the newest version. Raises UnavailableError when the disk cannot store it."""
         if self._newest is not None:
-            self._writer.add_version(self._newest, self._policies.values())
+            self.writer.add_version(self._newest, self._policies.values())
 
     def get(self, variant: Variant, version: int = 0) -> Policy:
         """A policy of a retained version (0 for the newest). Emits and stores a missing variant now.
@@ -181,7 +169,7 @@ class Catalog:
     def record_evaluation(self, evaluation: Evaluation) -> None:
         """Store an evaluation, which decides the best versions. Drops it if the version is not retained."""
         if self._store.retains(evaluation.policy_version):
-            self._writer.add_evaluation(evaluation.policy_version, evaluation.mean_return)
+            self.writer.add_evaluation(evaluation.policy_version, evaluation.mean_return)
         else:
             _log.info("evaluation of version %d dropped: it is not retained", evaluation.policy_version)
 
@@ -207,7 +195,8 @@ class Catalog:
         return InvalidInputError(f"no policy can be served: {versions} damaged; version {newest}: {damaged[newest]}")
 
     @property
-    def _writer(self) -> PolicyStore:
+    def writer(self) -> PolicyStore:
+        """The store, for publications. Raises ConflictError for a read-only one."""
         if self._writable is None:
             raise ConflictError(
                 "this quantizer is read-only and accepts no publications; publish to the quantizer that writes the "

@@ -103,7 +103,10 @@ class PolicyStore(PolicyReader):
         self.taken_version = max(self.taken_version, version)
 
     def check(self, run_id: str, learner: Lineage) -> Owner:
-        """The owner once a learner has claimed the store. Raises ConflictError when it may not."""
+        """The owner once a learner has claimed the store.
+
+        Raises ConflictError for another run, and for a learner with an outdated copy of the run's folder.
+        """
         if self.run_id not in (None, run_id):
             raise ConflictError(
                 f"run {run_id!r}: the store {self._directory} has run {self.run_id!r}; give this quantizer an empty "
@@ -245,8 +248,6 @@ class PolicyStore(PolicyReader):
 
 class Holds:
     """Holds keep versions in the store until their evaluation. They exist only in memory.
-
-    Each held version has one hold, which its clients share.
 
     clock: monotonic seconds.
     """
