@@ -26,8 +26,7 @@ class Child:
     So the child reads the end of the file when the launcher ends, also after SIGKILL. A service writes a line to its
     lifeline once it serves. Output is appended to `log`. Other threads call `on_exit` and `on_ready`.
 
-    inherited: further descriptors that the child keeps open.
-    servers: fork servers to use if they can run the command.
+    inherited, servers: see `start_process`.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""Predicts the speed of a run from the costs of its parts.
-
-Pure arithmetic. docs/concepts/performance-model.md has the formulas.
-"""
+"""Predicts the speed of a run from the costs of its parts. docs/concepts/performance-model.md has the formulas."""
 
 import math
 from bisect import bisect_left

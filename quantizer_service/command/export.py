@@ -114,11 +114,11 @@ def _check_output(how: ExportSettings) -> None:
 
 
 def _export(policies: RunPolicies, version: RetainedPolicy, environment: EnvironmentSpec, how: ExportSettings) -> int:
-    config = policies.config
-    emitter = Emitter(PolicyReader(policies.run.policies), config.resolved_quantizer())
+    config, store = policies.config, PolicyReader(policies.run.policies)
+    emitter = Emitter(store, config.resolved_quantizer())
     scheme = how.scheme or policies.scheme_of(version)
     policy = emitter.catalog.get(Variant(scheme), version.version)
-    checkpoint = emitter.catalog.checkpoint(version.version)
+    checkpoint = store.checkpoint(version.version)
     if _is_refused(policy):
         if not how.force:
             advice = f"nothing is written; give --scheme {FP32}, or --force to write {scheme}"

@@ -81,11 +81,10 @@ def random_observations(graph: Graph, seed: int) -> dict[str, NDArray[Any]]:
     observations: dict[str, NDArray[Any]] = {}
     for name, spec in graph.inputs.items():
         shape = (RANDOM_ROWS, *spec.shape)
-        if spec.dtype.kind == "f":
-            observations[name] = rng.standard_normal(shape).astype(spec.dtype)
-        else:
-            # Other integers may be indices. 0 and 1 are nearly always valid.
-            observations[name] = rng.integers(0, 256 if spec.dtype == np.uint8 else 2, shape).astype(spec.dtype)
+        # Integers other than uint8 may be indices. 0 and 1 are nearly always valid.
+        values = 256 if spec.dtype == np.uint8 else 2
+        drawn = rng.standard_normal(shape) if spec.dtype.kind == "f" else rng.integers(0, values, shape)
+        observations[name] = drawn.astype(spec.dtype)
     return observations
 
 

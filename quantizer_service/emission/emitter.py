@@ -1,7 +1,4 @@
-"""Emits the policies of a checkpoint: validates it, removes dead units, quantizes, checks, serves and stores.
-
-The emitter knows neither the network nor threads. Only one thread at a time may use it.
-"""
+"""Emits the policies of a checkpoint: validates it, removes dead units, quantizes, checks, serves and stores."""
 
 import hashlib
 import logging
@@ -35,7 +32,7 @@ _MAX_GRAPHS = 4
 
 
 class Emitter:
-    """Emits the policies of one run into its catalog. store: see Catalog."""
+    """Emits the policies of one run into its catalog. For one thread at a time. store: see Catalog."""
 
     def __init__(self, store: PolicyReader, config: QuantizerConfig | None = None) -> None:
         config = config or QuantizerConfig()

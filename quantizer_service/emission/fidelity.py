@@ -68,11 +68,8 @@ def measure(
     values = signature.is_discrete and not chosen and divergences is None
     taken = [emitted[:, part].argmax(1) for part in parts]
     # The part that agrees least decides.
-    agreement = (
-        float((emitted == action).all(1).mean())
-        if chosen
-        else min(float((own == action[:, part].argmax(1)).mean()) for own, part in zip(taken, parts, strict=True))
-    )
+    agreements = [(own == action[:, part].argmax(1)).mean() for own, part in zip(taken, parts, strict=True)]
+    agreement = float((emitted == action).all(1).mean() if chosen else min(agreements))
     return FidelityReport(
         observations=len(action),
         mean_error=float(_bounded(errors[first][counted].mean())),

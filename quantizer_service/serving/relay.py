@@ -1,7 +1,6 @@
 """A relay: serves the policies of a quantizer or of another relay to its own watchers, from memory.
 
-The relay has one upstream stream for each watched variant. It keeps the newest policy of each variant as the received
-bytes. Relays of relays form a tree.
+It has one upstream stream for each watched variant, and keeps the newest policy of each as the received bytes.
 """
 
 import asyncio

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from google.protobuf.message import Message
@@ -79,29 +80,29 @@ class Upstream:
         return call
 
 
+@dataclass(frozen=True)
 class UpstreamStream:
     """The complete and checked policies of one stream. Another thread may cancel it."""
 
-    def __init__(self, call: Any, variant: Variant, peer: str) -> None:
-        self._call = call
-        self._variant = variant
-        self._peer = peer
+    call: Any
+    variant: Variant
+    peer: str
 
     def wait(self) -> None:
         """Wait until the upstream has accepted or ended the call."""
-        self._call.initial_metadata()
+        self.call.initial_metadata()
 
     def cancel(self) -> None:
         """End the stream, which then raises UnavailableError."""
-        self._call.cancel()
+        self.call.cancel()
 
     def __iter__(self) -> Iterator[EncodedPolicy]:
-        assembler = StreamedPolicies(self._variant)
+        assembler = StreamedPolicies(self.variant)
         try:
-            with translated(self._peer):
-                for message in self._call:
+            with translated(self.peer):
+                for message in self.call:
                     if (policy := assembler.add(message)) is not None:
                         yield policy
         finally:
             # Stops the sender after a refused policy.
-            self._call.cancel()
+            self.call.cancel()

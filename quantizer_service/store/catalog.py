@@ -137,10 +137,6 @@ class Catalog:
         emitted = (each for each in variants if (each in self._policies if served else self._store.has(version, each)))
         return self.get(next(emitted, variants[0]), version).descriptor
 
-    def checkpoint(self, version: int) -> Checkpoint:
-        """The FP32 tensors of a retained version. Raises NotFoundError, or InvalidInputError for a damaged file."""
-        return self._store.checkpoint(version)
-
     def list_versions(self, page_size: int = 0, page_token: str = "") -> tuple[tuple[RetainedPolicy, ...], str]:
         """A page of retained versions, newest first, and the token of the next page (empty at the end).
 
