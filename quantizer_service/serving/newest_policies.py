@@ -27,11 +27,6 @@ class NewestPolicies:
         self._closed = False
 
     @property
-    def watchers(self) -> int:
-        """Number of watchers."""
-        return sum(map(len, self._watchers.values()))
-
-    @property
     def watchers_by_variant(self) -> Mapping[Variant, int]:
         """Number of watchers by watched variant."""
         return {variant: len(watchers) for variant, watchers in sorted(self._watchers.items())}

@@ -195,7 +195,7 @@ class Quantizer:
             version=checkpoint.version,
             policies=tuple(policy.descriptor for policy in policies),
             emit_seconds=emit_seconds,
-            watchers=self.policies.watchers,
+            watchers=sum(self.policies.watchers_by_variant.values()),
             process=await self.worker.do(self._resources),
         )
 
