@@ -32,10 +32,7 @@ Describe = Callable[[int, Variant], PolicyDescriptor]
 
 @dataclass(frozen=True)
 class Row:
-    """A policy of one version in one scheme, and whether its version is the best or the newest.
-
-    weight_encodings: those in which it was emitted.
-    """
+    """A policy of one version in one scheme, with its emitted encodings. marks: "best" and "newest", if it is."""
 
     version: RetainedPolicy
     policy: PolicyDescriptor

@@ -98,10 +98,7 @@ def check_learner(config: RunConfig, spec: EnvironmentSpec, servers: ForkServers
 
 
 def fit_environments(config: RunConfig, spec: EnvironmentSpec, warn: Warn) -> RunConfig:
-    """The settings, with fewer environments per actor where a message cannot hold a step of all of them.
-
-    Raises UserError when it cannot hold that of one.
-    """
+    """The settings, with only as many environments per actor as fit a message. Raises UserError when none fits."""
     most = most_environments(spec, config.copies_of(spec))
     if config.environments_per_actor <= most:
         return config

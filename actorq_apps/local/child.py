@@ -122,8 +122,7 @@ def _reported_error(lines: Sequence[str]) -> str | None:
 def run_to_end(command: Sequence[str], servers: ForkServers | None, failure: str) -> None:
     """Run a command, if possible as a fork. Its standard input is a lifeline, which closes when this process ends.
 
-    Raises the user's error that the command reports. Raises ActorQError that begins with `failure` if it fails
-    otherwise.
+    Raises the user's error that the command reports, and ActorQError that begins with `failure` for other failures.
     """
     held, lifeline = socket.socketpair()
     with open(os.devnull, "wb") as output, TemporaryFile("w+") as errors, held:

@@ -224,10 +224,7 @@ def fork_servers(one_learner: bool = True) -> AbstractContextManager[ForkServers
 
 
 def run_server() -> AbstractContextManager[ForkServers | None]:
-    """For a command that makes many runs: forks their launchers, which fork their learners.
-
-    None if the command cannot adopt forks on this system.
-    """
+    """For a command that makes many runs: forks their launchers, which fork their learners. None as `fork_servers`."""
     return _adopting_forks(lambda: {_COMMAND: _Server(("actorq_apps.cli.train", *_LEARNER_MODULES), once=False)})
 
 
@@ -302,10 +299,7 @@ def _fork() -> int:
 
 
 def become(module: str, arguments: Sequence[str], descriptors: Sequence[int]) -> None:
-    """Run a module as the program of this process, which is a fork. Ends the process if the module exits.
-
-    descriptors: standard input, output and error, then others, which stay open.
-    """
+    """Run a module as the program of this process, a fork, as of ForkServers.start. Ends the process if it exits."""
     for number, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, number)
         os.close(descriptor)

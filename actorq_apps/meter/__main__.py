@@ -1,7 +1,4 @@
-"""`python -m actorq_apps.meter`: the meter of one node, which reports to the learner. Also `actorq meter`.
-
-The meter has its own process, so that its failure never harms a run. A run also works without a meter.
-"""
+"""`python -m actorq_apps.meter`, also `actorq meter`: the meter of one node, which reports to the learner."""
 
 import logging
 import random

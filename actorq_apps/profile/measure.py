@@ -139,10 +139,7 @@ def _size(actor: dict[str, Any], environments: int) -> dict[str, Any]:
 def measure(
     config: RunConfig, seconds: float, say: Callable[[str], None], servers: ForkServers | None = None
 ) -> Figures:
-    """Measure each part for about `seconds`, one after the other. Raises UserError for a part that cannot be measured.
-
-    say: called with the name of each measurement before it begins.
-    """
+    """Measure each part for about `seconds`, after `say` of its name. Raises UserError for one that does not work."""
 
     def run(function: str, *more: str) -> None:
         run_to_end((*command_of(function), *flags, *more), servers, f"{function} failed")

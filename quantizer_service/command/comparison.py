@@ -37,10 +37,7 @@ _TIMING_S = 0.5
 
 @dataclass(frozen=True)
 class Emitted:
-    """A policy in one scheme, as a quantizer would serve it.
-
-    seconds: time of one call, by batch.
-    """
+    """A policy in one scheme, as a quantizer would serve it. seconds: time of one call, by batch."""
 
     scheme: str
     model: bytes

@@ -88,10 +88,7 @@ class Emitter:
         return tuple(policies)
 
     def emit_again(self, checkpoint: Checkpoint, scheme: str, thresholds: GateConfig | None = None) -> Policy:
-        """Emit a retained version in a missing scheme, with signed weights.
-
-        thresholds: replace the thresholds of the run's gate.
-        """
+        """Emit a retained version in a missing scheme, with signed weights. thresholds: instead of the run's own."""
         graph = self._prepared(checkpoint.graph_digest)
         compact = graph.without_dead_units(graph.validated(checkpoint))
         newest = checkpoint.version == self.catalog.newest_version

@@ -61,10 +61,7 @@ def _plan(graph: Graph, scheme: Scheme, options: Options, rung: Rung) -> Plan:
 
 @dataclass
 class CompactForm:
-    """The graph that schemes quantize: the published graph, or a smaller one without dead units.
-
-    widths: see SchemePlans.
-    """
+    """The graph that schemes quantize: the published graph, or one without dead units. widths: see SchemePlans."""
 
     graph: Graph
     options: Options

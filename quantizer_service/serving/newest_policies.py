@@ -14,10 +14,7 @@ from quantizer_service.serving.policy_stream import EncodedPolicy
 
 
 class NewestPolicies:
-    """The newest policy of each variant, shared by all watchers.
-
-    on_idle: called with a variant when its last watcher has left.
-    """
+    """The newest policy of each variant. on_idle: called with a variant when its last watcher has left."""
 
     def __init__(self, on_idle: Callable[[Variant], None] = lambda variant: None) -> None:
         self._newest: dict[Variant, EncodedPolicy] = {}
@@ -105,10 +102,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._waiting: asyncio.Future[None] | None = None
 
     async def next(self) -> EncodedPolicy | None:
-        """Wait for a newer policy than the last seen one, and return it. None when the watcher has ended.
-
-        Raises the error of `refuse`.
-        """
+        """Wait for a policy newer than the last seen. None when the watcher has ended. Raises the error of `refuse`."""
         while self._open:
             if (version := self._newest.version(self._variant)) > self._seen:
                 self._seen = version

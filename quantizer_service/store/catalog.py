@@ -128,10 +128,7 @@ class Catalog:
         return policy
 
     def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
-        """The descriptor of a retained policy (version 0 for the newest), in an encoding that is emitted if one is.
-
-        Raises as `get` does.
-        """
+        """The descriptor of a retained policy, in an emitted encoding if there is one. Arguments and errors: `get`."""
         variants = [variant_of(scheme, each) for each in WEIGHT_ENCODINGS]
         served = version in (0, self.newest_version)
         emitted = (each for each in variants if (each in self._policies if served else self._store.has(version, each)))
@@ -149,10 +146,7 @@ class Catalog:
         return page, str(page[-1].version) if len(versions) > size else ""
 
     def hold(self, version: int, seconds: float) -> float:
-        """Retain a version until its next evaluation, for at most `seconds`. Returns the granted seconds.
-
-        Raises NotFoundError for a version that is not retained, and ConflictError for a read-only store.
-        """
+        """See PolicyStore.hold. Raises ConflictError for a read-only store."""
         if self._writable is None:
             raise ConflictError(
                 "this quantizer is read-only and cannot hold a version; ask the quantizer that writes the store"

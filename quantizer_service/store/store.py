@@ -247,10 +247,7 @@ class PolicyStore(PolicyReader):
 
 
 class Holds:
-    """Holds keep versions in the store until their evaluation. They exist only in memory.
-
-    clock: monotonic seconds.
-    """
+    """Holds keep versions in the store until their evaluation, in memory only. clock: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -258,10 +255,7 @@ class Holds:
         self._ends: dict[int, float] = {}
 
     def grant(self, version: int, seconds: float) -> float:
-        """Hold a version from now on. Returns the granted seconds, at most `MAX_HOLD_S`.
-
-        Ends the oldest hold when there are `MAX_HOLDS`.
-        """
+        """Hold a version. Returns the granted seconds, at most `MAX_HOLD_S`. Of `MAX_HOLDS` others the oldest ends."""
         granted = min(seconds, MAX_HOLD_S)
         self.end(version)
         while len(self.versions()) >= MAX_HOLDS:
