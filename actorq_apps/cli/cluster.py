@@ -80,7 +80,6 @@ def _parser(command: str, description: str, certificates: bool = False, run: boo
 
 
 def _parsed(parser: OneLineParser, arguments: Sequence[str], timeout_s: float, help_: str) -> Namespace:
-    """The arguments of a command that waits for the run."""
     seconds = number(0.0, math.inf, "0 or more seconds")
     parser.add_argument("--timeout", type=seconds, default=timeout_s, metavar="SECONDS", help=help_)
     return parser.parse_args(arguments)

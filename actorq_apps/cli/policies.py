@@ -66,10 +66,8 @@ def _source(
     """The versions, newest first, and a function that gives the descriptor of a policy."""
     if run is not None:
         found = RunPolicies(RunDirectory(run))
-        yield (
-            found.versions,
-            lambda version, variant: read_descriptor(version_folder(found.run.policies, version), variant),
-        )
+        store = found.run.policies
+        yield found.versions, lambda version, variant: read_descriptor(version_folder(store, version), variant)
         return
     with asking("--quantizer", certificates), QuantizerClient(quantizer, certificates) as client:
         versions = client.list()

@@ -30,8 +30,7 @@ def fit_algorithm(
 ) -> tuple[RunConfig, EnvironmentSpec]:
     """The settings, with another algorithm where nobody named one and actions are continuous; and the environment.
 
-    sources: of the settings, for those of another algorithm.
-    may_choose: whether the algorithm may be another one.
+    sources: of the settings, for those of another algorithm, if it `may_choose` one.
     describe: `actorq_apps.local.environment.environment_of`, or what remembers its answers.
 
     Raises UserError for an unknown algorithm or environment, and for an algorithm that does not take its actions.

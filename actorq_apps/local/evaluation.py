@@ -42,11 +42,7 @@ class EvaluationRequest:
 
 @dataclass(frozen=True)
 class Substitution:
-    """The version evaluated in place of one that is not retained.
-
-    It is the retained version with the highest mean return. If none was evaluated, it is the newest, and has no mean
-    return.
-    """
+    """The version evaluated in place of one that is not retained: the best one, or the newest if none was evaluated."""
 
     asked_for: int
     version: int

@@ -186,10 +186,7 @@ class ForkServers:
 
 
 def start_process(
-    command: Sequence[str],
-    streams: tuple[int, int, int],
-    servers: ForkServers | None,
-    inherited: tuple[int, ...] = (),
+    command: Sequence[str], streams: tuple[int, int, int], servers: ForkServers | None, inherited: tuple[int, ...] = ()
 ) -> Process:
     """Run a command in its own session, if possible as a fork. Raises OSError when it cannot start.
 
@@ -224,7 +221,7 @@ def fork_servers(one_learner: bool = True) -> AbstractContextManager[ForkServers
 
 
 def run_server() -> AbstractContextManager[ForkServers | None]:
-    """For a command that makes many runs: forks their launchers, which fork their learners. None as `fork_servers`."""
+    """For a command that makes many runs: forks their launchers, which fork learners. None: see `fork_servers`."""
     return _adopting_forks(lambda: {_COMMAND: _Server(("actorq_apps.cli.train", *_LEARNER_MODULES), once=False)})
 
 
@@ -299,7 +296,7 @@ def _fork() -> int:
 
 
 def become(module: str, arguments: Sequence[str], descriptors: Sequence[int]) -> None:
-    """Run a module as the program of this process, a fork, as of ForkServers.start. Ends the process if it exits."""
+    """Run a module as the program of this process, a fork; see ForkServers.start. Ends the process with the module."""
     for number, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, number)
         os.close(descriptor)

@@ -35,8 +35,7 @@ def run_locally(
 ) -> Outcome:
     """Run all services on this machine until the run is over or a signal ends it. Main thread only.
 
-    run: the directory, with its configuration written.
-    lock: the descriptor of the run's lock, which the services inherit.
+    run: with its configuration written. lock: the descriptor of the run's lock, which the services inherit.
     actor_module: module to run as actors instead of the actor service; empty for the actor service.
     begun: start of the run for its energy account; None for the meter's start.
     """

@@ -41,10 +41,7 @@ _OVER = {code for state, code in EXIT_OF_STATE.items() if state.final}
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a run: the launcher's exit code, and the error for the user if there was one.
-
-    began: whether the learner has told of stored transitions.
-    """
+    """The launcher's exit code, and the user's error if any. began: whether the learner told of stored transitions."""
 
     exit_code: int
     error: str | None = None

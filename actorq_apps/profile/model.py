@@ -42,8 +42,7 @@ class Workload:
 class ActorCosts:
     """Costs of an actor under a scheme, in seconds of its one thread. A step is a transition of one environment.
 
-    step_s: a transition: environment, policy, exploration, segment and upload.
-    version_s: the switch to a new version.
+    step_s: environment, policy, exploration, segment and upload. version_s: the switch to a new version.
     evaluation_s: an evaluation of full length, by the evaluator.
     """
 
@@ -96,12 +95,7 @@ class Cores:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The speed of a run.
-
-    steps_per_s: transitions per second of the whole run.
-    limits: transitions per second that each limit alone would allow.
-    cores: busy cores by service.
-    """
+    """The speed of a run in transitions per second. limits: the speed that each limit alone would allow."""
 
     actors: int
     steps_per_s: float

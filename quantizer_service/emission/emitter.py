@@ -39,12 +39,12 @@ class Emitter:
         compensate = config.compensate is not False
         options = Options(config.quantize_ends, config.per_tensor_error, compensate=compensate)
         self._prepare = lru_cache(_MAX_GRAPHS)(lambda source: PreparedGraph(Graph.parse(source), options))
-        self._thresholds = config.gate
+        self._store, self._thresholds = store, config.gate
         self.catalog = Catalog(store, self.emit_again)
 
     def add_graph(self, source: PolicyGraph) -> None:
         """Validate, prepare and keep a graph. Raises InvalidInputError, and keeps nothing, when it is not valid."""
-        if source.digest not in self.catalog.graphs:
+        if source.digest not in self._store.graphs:
             self._prepare(source)
             self.catalog.writer.add_graph(source)
 
@@ -104,9 +104,9 @@ class Emitter:
         return run.batch, run.outputs, graph.graph.signature
 
     def _prepared(self, digest: bytes) -> PreparedGraph:
-        if digest not in self.catalog.graphs:
+        if digest not in self._store.graphs:
             raise ConflictError(f"checkpoint: this quantizer does not have the graph {digest.hex()}; send it first")
-        return self._prepare(self.catalog.graphs[digest])
+        return self._prepare(self._store.graphs[digest])
 
 
 def quantize_and_check(

@@ -16,13 +16,7 @@ from actorq.quantization.footprint import TRIAL_ROWS
 from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import BATCH_FIRST_STATES, RECURRENT_OPERATORS
 from actorq.wire import bounds
-from quantizer_service.emission.inference import (
-    CALIBRATION_BATCH,
-    call_session,
-    checked_outputs,
-    open_session,
-    run_session,
-)
+from quantizer_service.emission import inference
 
 Outputs = dict[str, NDArray[np.float64]]
 # Limit of sessions with hidden tensors as outputs. Each set of schemes and rungs needs its own.
@@ -42,7 +36,7 @@ class Reference:
     """
 
     def __init__(self, graph: Graph) -> None:
-        self._session = open_session(graph.source.model, "graph")
+        self._session = inference.open_session(graph.source.model, "graph")
         self._outputs = graph.outputs
         self._masks = graph.signature.is_discrete
         self._probe = lru_cache(_MAX_PROBES)(partial(_probe, graph))
@@ -64,7 +58,7 @@ class Reference:
             # Zero weights may cause NaN in a normalization. This run checks only operators and shapes.
             try:
                 feeds |= parameters
-                return run_session(self._session, feeds, TRIAL_ROWS, "graph", self._outputs, trial=True)
+                return inference.run_session(self._session, feeds, TRIAL_ROWS, "graph", self._outputs, trial=True)
             except InvalidInputError as error:
                 failures.append(error)
         raise InvalidInputError(f"{failures[0]}{_remedy(graph)}") from None
@@ -84,9 +78,11 @@ class Reference:
         feeds = {**parameters, **calibration}
         inner = frozenset(name for name, _ in wanted).difference(feeds, self._outputs)
         session = self._probe(inner) if inner else self._session
-        values = call_session(session, feeds, f"FP32 policy: it does not run on {CALIBRATION_BATCH}")
+        values = inference.call_session(
+            session, feeds, f"FP32 policy: it does not run on {inference.CALIBRATION_BATCH}"
+        )
         found = {name: values[name] for name in self._outputs}
-        outputs = checked_outputs(found, rows, "FP32 policy", masks=self._masks)
+        outputs = inference.checked_outputs(found, rows, "FP32 policy", masks=self._masks)
         values |= feeds
         return outputs, {each: summarize(values[each.tensor], each.statistic) for each in wanted}
 
@@ -121,7 +117,7 @@ def _probe(graph: Graph, inner: frozenset[str]) -> ort.InferenceSession:
     model.CopyFrom(graph.model)
     # Without a type: ONNX Runtime infers it.
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(inner))
-    return open_session(model.SerializeToString(), "graph", probe=True)
+    return inference.open_session(model.SerializeToString(), "graph", probe=True)
 
 
 class ReferenceRun:

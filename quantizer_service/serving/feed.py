@@ -21,8 +21,7 @@ class Feed:
     Only the newest policy waits for the event loop. A busy loop skips versions in between.
 
     The feed calls these functions on the event loop until it is stopped:
-    deliver: with each policy.
-    refused: when a received policy was refused.
+    deliver: with each policy. refused: when a received policy was refused.
     end: with variant and error, when the feed gives up: an unknown scheme at the upstream, or an unexpected error.
     """
 

@@ -1,7 +1,6 @@
-"""Holds the newest policy of each variant for the watchers.
+"""Holds the newest policy of each variant for the watchers. For use in one event loop.
 
-Watchers have no queues: a slow watcher skips versions, delays no other watcher, and is at most one policy behind. For
-use in one event loop.
+Watchers have no queues: a slow watcher skips versions, delays no other watcher, and is at most one policy behind.
 """
 
 import asyncio

@@ -57,10 +57,9 @@ class Worker:
         await asyncio.get_running_loop().run_in_executor(self._pool, lambda: None)
 
     async def do(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a function after all waiting ones.
+        """Run a function after all waiting ones. Raises UnavailableError after `close`.
 
-        When the caller is cancelled, a waiting function is dropped and a running one finishes. Raises UnavailableError
-        after `close`.
+        When the caller is cancelled, a waiting function is dropped and a running one finishes.
         """
         if self._closed:
             raise UnavailableError("the quantizer is draining; connect again later")

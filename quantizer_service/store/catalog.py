@@ -1,7 +1,7 @@
 """The catalog of one run's retained versions: finds, lists and holds them, and keeps the newest in memory."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from actorq.domain.lineage import UNCHECKED, Lineage
@@ -11,7 +11,6 @@ from actorq.domain.policy import (
     Checkpoint,
     Policy,
     PolicyDescriptor,
-    PolicyGraph,
     RetainedPolicy,
     Variant,
     variant_of,
@@ -62,11 +61,6 @@ class Catalog:
     def newest_policies(self) -> tuple[Policy, ...]:
         """The emitted policies of the newest version."""
         return tuple(self._policies.values())
-
-    @property
-    def graphs(self) -> Mapping[bytes, PolicyGraph]:
-        """The stored graphs, by digest."""
-        return self._store.graphs
 
     def claim(self, run_id: str, learner: Lineage = UNCHECKED) -> tuple[int, tuple[bytes, ...]]:
         """The version above which the publisher must continue (0 for none), and the digests of the stored graphs.

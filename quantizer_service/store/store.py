@@ -175,8 +175,7 @@ class PolicyStore(PolicyReader):
     def hold(self, version: int, seconds: float) -> float:
         """Retain a version until its next evaluation, for at most `seconds`. Returns the granted seconds.
 
-        The version may be added later. Raises NotFoundError when it is no longer retained, InvalidInputError when it is
-        damaged.
+        The version may be added later. Raises NotFoundError for one that is gone, InvalidInputError for a damaged one.
         """
         if version <= self.highest_version:
             self._entry(version)
