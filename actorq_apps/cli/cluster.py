@@ -158,10 +158,8 @@ def _status(arguments: Sequence[str]) -> None:
         if fault := diagnosis.pod_fault(pod, float("inf")):
             print(fault.line())
     if stale := configuration.stale_pods(cluster, diagnosis.live_pods(pods)):
-        print(
-            f"the configuration has changed since {', '.join(stale)} started: `actorq cluster up` or `kubectl rollout "
-            "restart` lets the change take effect"
-        )
+        changed = f"the configuration has changed since {', '.join(stale)} started"
+        print(f"{changed}: `actorq cluster up` or `kubectl rollout restart` lets the change take effect")
 
 
 def _wait(arguments: Sequence[str]) -> int:
@@ -200,10 +198,8 @@ def _scale(arguments: Sequence[str]) -> None:
     cluster = connect(given.namespace, given.run)
     found = cluster.list("apps/v1", "Deployment", f"{cluster.selector},{COMPONENT_LABEL}=actor")
     if not found:
-        of_run = f" of run {given.run}" if given.run else ""
-        raise UserError(
-            f"namespace {cluster.namespace} has no Deployment of actors{of_run}: name another with -n or --run"
-        )
+        actors = f"Deployment of actors{f' of run {given.run}' if given.run else ''}"
+        raise UserError(f"namespace {cluster.namespace} has no {actors}: name another with -n or --run")
     if len(found) > 1:
         runs = ", ".join(sorted(run_of(each) or name_of(each) for each in found))
         raise UserError(f"namespace {cluster.namespace} has actors of {runs}: choose one with --run")

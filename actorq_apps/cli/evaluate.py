@@ -139,11 +139,9 @@ def _print_episodes(directory: RunDirectory, config: RunConfig, request: Evaluat
 def _print_result(result: EvaluationResult) -> None:
     evaluation, policy = result.evaluation, result.policy
     returns = evaluation.returns
-    print(
-        f"return mean {return_text(evaluation.mean_return)}  min {return_text(min(returns))}  "
-        f"max {return_text(max(returns))}  "
-        f"over {len(returns)} episode{'s' * (len(returns) != 1)} in {evaluation.duration_s:.1f} s"
-    )
+    mean, low, high = (return_text(each) for each in (evaluation.mean_return, min(returns), max(returns)))
+    episodes = f"{len(returns)} episode{'s' * (len(returns) != 1)}"
+    print(f"return mean {mean}  min {low}  max {high}  over {episodes} in {evaluation.duration_s:.1f} s")
     if evaluation.success_rate is not None:
         print(f"success in {sum(evaluation.successes)} of {len(returns)}: {share(evaluation.success_rate)}")
     fidelity = policy.fidelity

@@ -221,16 +221,12 @@ def _check_over(run: RunDirectory, config: RunConfig) -> None:
             )
     steps = summary.get("environment_steps", 0)
     if state == RunState.BUDGET_ENDED.value and steps >= config.max_environment_steps:
-        raise UserError(
-            f"--resume: the budget of {config.max_environment_steps:,} environment steps is used up ({steps:,}): give "
-            "a larger --max-environment-steps"
-        )
+        used = f"{config.max_environment_steps:,} environment steps is used up ({steps:,})"
+        raise UserError(f"--resume: the budget of {used}: give a larger --max-environment-steps")
     seconds = summary.get("wall_clock_s", 0.0)
     if config.max_seconds is not None and seconds >= config.max_seconds:
-        raise UserError(
-            f"--resume: the {config.max_seconds:g} seconds of the run are used up ({seconds:,.0f}): give a larger "
-            "--max-seconds"
-        )
+        used = f"the {config.max_seconds:g} seconds of the run are used up ({seconds:,.0f})"
+        raise UserError(f"--resume: {used}: give a larger --max-seconds")
 
 
 def _check_certificates(config: RunConfig) -> None:

@@ -101,20 +101,16 @@ def fit_environments(config: RunConfig, spec: EnvironmentSpec, warn: Warn) -> Ru
     most = most_environments(spec, config.copies_of(spec))
     if config.environments_per_actor <= most:
         return config
-    warn(
-        f"environments per actor: {most} instead of {config.environments_per_actor}: a message holds no more "
-        f"observations of {size_text(spec.observations.nbytes)}"
-    )
+    reason = f"a message holds no more observations of {size_text(spec.observations.nbytes)}"
+    warn(f"environments per actor: {most} instead of {config.environments_per_actor}: {reason}")
     return settings.build(RunConfig, {**config.model_dump(mode="json"), "environments_per_actor": most})
 
 
 def about_wrappers(arguments: EnvironmentArguments) -> Iterator[str]:
     """Warnings of wrappers with which actors and evaluations differ."""
     if arguments.reward_wrappers:
-        yield (
-            f"evaluations leave out {', '.join(arguments.reward_wrappers)}: their returns and the target are "
-            "in the environment's own rewards"
-        )
+        names = ", ".join(arguments.reward_wrappers)
+        yield f"evaluations leave out {names}: their returns and the target are in the environment's own rewards"
     if arguments.statistics_wrappers:
         yield (
             f"{', '.join(arguments.statistics_wrappers)} keeps statistics of each environment, so actors and "

@@ -156,20 +156,16 @@ def _in_standard_form(path: Path, policy: CompactVersion, model: bytes, how: Qua
         report = standard_errors(policy, exact, how.batch)
     except InvalidInputError as error:
         raise UserError(f"{path}: the standard form: {error}") from None
-    _say(
-        f"the standard form: opset {opset_of(form)}, mean error {report.relative_mean_error:.2%}, max error "
-        f"{report.relative_max_error:.2%}"
-    )
+    errors = f"mean error {report.relative_mean_error:.2%}, max error {report.relative_max_error:.2%}"
+    _say(f"the standard form: opset {opset_of(form)}, {errors}")
     return form
 
 
 def _say_what_it_means(comparison: Comparison, how: QuantizeSettings, chosen: str) -> None:
     rows = comparison.emitted[0].report.observations
     if how.calibration is None:
-        _say(
-            f"errors on {rows} random observations (standard normal; seed {how.seed}) are only indicative: give "
-            "--calibration for real ones"
-        )
+        drawn = f"{rows} random observations (standard normal; seed {how.seed})"
+        _say(f"errors on {drawn} are only indicative: give --calibration for real ones")
     else:
         _say(f"errors on {rows} observations of {how.calibration}")
     _say(f"auto takes {chosen} at batch {how.batch}" if how.scheme == AUTO else f"the scheme is {chosen}")

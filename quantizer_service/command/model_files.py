@@ -58,10 +58,8 @@ def read_observations(path: Path, graph: Graph) -> dict[str, NDArray[Any]]:
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
         if size > MAX_FILE_BYTES:
-            raise UserError(
-                f"{path}: expected at most {MAX_FILE_BYTES >> 20} MiB of observations, got {size:,} bytes; a few "
-                "hundred rows are enough"
-            )
+            most = f"at most {MAX_FILE_BYTES >> 20} MiB of observations"
+            raise UserError(f"{path}: expected {most}, got {size:,} bytes; a few hundred rows are enough")
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except OSError as error:
@@ -98,7 +96,5 @@ def _check_sizes(path: Path, tensors: list[onnx.TensorProto]) -> None:
         elif (file := path.parent / location).is_file():
             size += file.stat().st_size
     if size > MAX_FILE_BYTES:
-        raise UserError(
-            f"{path}: expected a policy of at most {MAX_FILE_BYTES >> 20} MiB, got weights of {size:,} bytes in other "
-            "files"
-        )
+        most = f"at most {MAX_FILE_BYTES >> 20} MiB"
+        raise UserError(f"{path}: expected a policy of {most}, got weights of {size:,} bytes in other files")

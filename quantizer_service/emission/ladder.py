@@ -16,7 +16,7 @@ bad policy costs a second emission in one of `LONGEST_WAIT` versions.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import islice
 
@@ -55,15 +55,7 @@ class Attempt:
     @property
     def refused(self) -> RefusedRung:
         """The entry for this rung in the final report."""
-        report = self.report
-        return RefusedRung(
-            report.float_layers,
-            report.relative_mean_error,
-            report.relative_max_error,
-            report.argmax_agreement,
-            report.mean_kl,
-            report.max_kl,
-        )
+        return RefusedRung(**{each.name: getattr(self.report, each.name) for each in fields(RefusedRung)})
 
 
 _Try = Callable[[Rung], Attempt]

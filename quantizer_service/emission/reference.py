@@ -44,10 +44,8 @@ class Reference:
         _check_descriptor(graph, outputs)
         components = next(iter(outputs.values())).shape[1]
         if (spans := len(graph.signature.acting.spans)) not in (0, components):
-            raise InvalidInputError(
-                f"graph: expected an action span for each of the {components} components of the first output, or "
-                f"none, got {spans}"
-            )
+            expected = f"an action span for each of the {components} components of the first output, or none"
+            raise InvalidInputError(f"graph: expected {expected}, got {spans}")
 
     def _trial(self, graph: Graph) -> Outputs:
         """The outputs on zeros, or else on ones: an integer may be a divisor."""

@@ -70,10 +70,8 @@ class SubmissionAssembler:
     def end(self) -> None:
         """End the stream. Raises InvalidInputError for an incomplete graph or checkpoint."""
         if self._announced is not None:
-            raise InvalidInputError(
-                f"publication: expected the parts of {self._announced.what}, got the end of the stream; they are "
-                "dropped"
-            )
+            expected = f"expected the parts of {self._announced.what}"
+            raise InvalidInputError(f"publication: {expected}, got the end of the stream; they are dropped")
 
     def _add(self, request: quantizer_pb2.PublishCheckpointsRequest) -> Submission | None:
         assert self._announced is not None

@@ -74,15 +74,11 @@ class Catalog:
     def check_next(self, version: int) -> None:
         """Raise ConflictError when a version is not above all others, InvalidInputError when it is too far above."""
         if version <= self._highest:
-            raise ConflictError(
-                f"checkpoint: expected a version above {self._highest}, got {version}; open the stream again and "
-                "continue above the version in `ready`"
-            )
+            remedy = "open the stream again and continue above the version in `ready`"
+            raise ConflictError(f"checkpoint: expected a version above {self._highest}, got {version}; {remedy}")
         if version > (last := self._highest + MAX_VERSION_STEP):
-            raise InvalidInputError(
-                f"checkpoint: expected a version of at most {last}, {MAX_VERSION_STEP} above the highest one, got "
-                f"{version}"
-            )
+            most = f"at most {last}, {MAX_VERSION_STEP} above the highest one"
+            raise InvalidInputError(f"checkpoint: expected a version of {most}, got {version}")
 
     def serve(self, checkpoint: Checkpoint, policies: Iterable[Policy]) -> None:
         """Serve a new version from memory. Its number is on disk when this returns.

@@ -98,10 +98,8 @@ class PolicyReader:
         if version in self.damaged:
             raise InvalidInputError(self.damaged[version])
         if version not in self._entries:
-            raise NotFoundError(
-                f"version {version} is not retained; retained versions: {len(self._entries)}, newest "
-                f"{max(self._entries, default=0)}"
-            )
+            count, newest = len(self._entries), max(self._entries, default=0)
+            raise NotFoundError(f"version {version} is not retained; retained versions: {count}, newest {newest}")
         return self._entries[version]
 
     @contextmanager

@@ -108,10 +108,8 @@ class PolicyStore(PolicyReader):
         Raises ConflictError for another run, and for a learner with an outdated copy of the run's folder.
         """
         if self.run_id not in (None, run_id):
-            raise ConflictError(
-                f"run {run_id!r}: the store {self._directory} has run {self.run_id!r}; give this quantizer an empty "
-                "--store"
-            )
+            found = f"the store {self._directory} has run {self.run_id!r}"
+            raise ConflictError(f"run {run_id!r}: {found}; give this quantizer an empty --store")
         return self.owner.followed_by(learner)
 
     def claim(self, run_id: str, learner: Lineage = UNCHECKED) -> None:
