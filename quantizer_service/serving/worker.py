@@ -93,10 +93,8 @@ class Worker:
             job.timer = loop.call_later(left, self._check_limit, loop, job)
             return
         self.cancelled += 1
-        job.cancel(
-            f"it took more than {self._limit_s:g} s and was ended; publish a smaller policy, give the quantizer more "
-            "CPU, or raise quantizer.work_limit_s"
-        )
+        remedy = "publish a smaller policy, give the quantizer more CPU, or raise quantizer.work_limit_s"
+        job.cancel(f"it took more than {self._limit_s:g} s and was ended; {remedy}")
 
 
 class _Timed(Job):

@@ -22,6 +22,8 @@ from quantizer_service.store.owner import Owner
 
 _log = logging.getLogger(__name__)
 
+_REMEDY = "give an empty folder; the learner publishes its policy again"
+
 
 @dataclass
 class Entry:
@@ -117,17 +119,14 @@ class PolicyReader:
         try:
             tree = read_either(path)
         except InvalidInputError as error:
-            raise UserError(
-                f"--store: {self._directory}: {error}, and no copy of it is whole; give an empty folder; the learner "
-                "publishes its policy again"
-            ) from None
+            raise UserError(f"--store: {self._directory}: {error}, and no copy of it is whole; {_REMEDY}") from None
         if tree is None:
             return None, Owner()
         run_id: str = field_of(path, tree, "run_id", str)
         if (written := tree.get("format", 1)) not in stored.STORE_FORMATS:
             raise UserError(
                 f"--store: {self._directory} has format {written} of another version of ActorQ; this version needs "
-                f"format {stored.STORE_FORMATS[0]}: give an empty folder; the learner publishes its policy again"
+                f"format {stored.STORE_FORMATS[0]}: {_REMEDY}"
             )
         check_written(f"--store: {self._directory}", tree.get("contract", 1))
         # Older stores have no owner.

@@ -68,10 +68,8 @@ class PolicyStore(PolicyReader):
     ) -> None:
         self._retain_newest, self._retain_best, self._retain_every = retain_newest, retain_best, retain_every
         self._holds = Holds(clock)
-        taken = UserError(
-            f"--store: another quantizer writes to {directory}; stop it, give this one its own --store, or add "
-            "--read-only"
-        )
+        remedy = "stop it, give this one its own --store, or add --read-only"
+        taken = UserError(f"--store: another quantizer writes to {directory}; {remedy}")
         try:
             self._lock = WriterLock(directory, "writer.lock", taken)
             (directory / "graphs").mkdir(exist_ok=True)
