@@ -58,11 +58,9 @@ class QuantizerProcess(Service):
         node: str = "",
         worker: Worker | None = None,
     ) -> None:
-        self._directory = store
-        self._read_only = read_only
+        self._directory, self._read_only = store, read_only
         self._config = config.resolved_quantizer()
-        self._name = name
-        self._node = node
+        self._measure = partial(measure_process, name, "quantizer", node)
         limit_s = self._config.work_limit_s
         self._watchdog = Watchdog("the thread that quantizes", 2 * limit_s, "quantizer.work_limit_s")
         self._worker = worker or Worker(limit_s, self._watchdog.watch())
@@ -72,16 +70,11 @@ class QuantizerProcess(Service):
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         """Open the store and add the servicer. Raises UserError when the folder is unusable."""
         config = self._config
-        self._store = (
-            PolicyReader(self._directory)
-            if self._read_only
-            else PolicyStore(self._directory, config.retain_newest, config.retain_best, config.retain_every)
-        )
-        self._quantizer = Quantizer(
-            Emitter(self._store, config),
-            partial(measure_process, self._name, "quantizer", self._node),
-            worker=self._worker,
-        )
+        if self._read_only:
+            self._store = PolicyReader(self._directory)
+        else:
+            self._store = PolicyStore(self._directory, config.retain_newest, config.retain_best, config.retain_every)
+        self._quantizer = Quantizer(Emitter(self._store, config), self._measure, worker=self._worker)
         self._watchdog.start()
         return (QuantizerServicer(self._quantizer).register(server),)
 
@@ -95,7 +88,7 @@ class QuantizerProcess(Service):
         return EXIT_OK
 
     def begin_drain(self) -> None:
-        """End the streams. See Quantizer.begin_drain."""
+        """See Quantizer.begin_drain."""
         self._quantizer.begin_drain()
 
     def alive(self) -> bool:
@@ -111,8 +104,7 @@ class RelayProcess(Service):
     """Serves the policies of the quantizer or relay at `upstream` ("HOST:PORT")."""
 
     def __init__(self, upstream: str, certificates: Certificates | None = None) -> None:
-        self._upstream = upstream
-        self._certificates = certificates
+        self._upstream, self._certificates = upstream, certificates
         self._relay: Relay
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
@@ -133,7 +125,7 @@ class RelayProcess(Service):
         return EXIT_OK
 
     def begin_drain(self) -> None:
-        """End the watchers' streams. See Relay.begin_drain."""
+        """See Relay.begin_drain."""
         self._relay.begin_drain()
 
     def metrics(self) -> Iterable[Metric]:
@@ -142,16 +134,10 @@ class RelayProcess(Service):
 
 
 def run() -> int:
-    """Run the quantizer or relay that the command line describes, and return the exit code.
-
-    Raises UserError for settings of both.
-    """
+    """Run the quantizer or relay that the command line describes. Raises UserError for settings of both."""
+    text = "Emit quantized policies from a learner's checkpoints and serve them, or relay another quantizer's policies."
     models = (RunConfig, ProcessSettings, QuantizerProcessSettings)
-    config, process, quantizer = parse_arguments(
-        "actorq quantizer",
-        "Emit quantized policies from a learner's checkpoints and serve them, or relay another quantizer's policies.",
-        models,
-    )
+    config, process, quantizer = parse_arguments("actorq quantizer", text, models)
     assert isinstance(config, RunConfig)
     assert isinstance(process, ProcessSettings)
     assert isinstance(quantizer, QuantizerProcessSettings)

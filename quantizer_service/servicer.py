@@ -1,6 +1,7 @@
 """The gRPC QuantizerService: decodes requests, calls a quantizer or relay, encodes responses."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -14,7 +15,7 @@ from actorq.tasks import may_be_left
 from actorq.transport.payload.blobs import ENCODINGS
 from actorq.v1 import quantizer_pb2, quantizer_pb2_grpc
 from quantizer_service.serving.policy_stream import EncodedPolicy
-from quantizer_service.serving.publishers import Turn
+from quantizer_service.serving.publishers import Turn, draining
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.serving.relay import Relay
 from quantizer_service.serving.submissions import Submission, SubmissionAssembler
@@ -56,9 +57,9 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         assembler = SubmissionAssembler()
         scheme, turn = "", Turn()
         context.add_done_callback(lambda _: turn.ended.set())
-        ends = {self._policies.draining: _draining, turn.replaced: turn.reason}
+        ends = {self._policies.draining: draining, turn.replaced: turn.reason}
         async for request in _until(ends, request_iterator):
-            received_at = intake.clock()
+            received_at = time.perf_counter()
             submission: Submission | None = await intake.worker.do(assembler.add, request)
             if isinstance(submission, wire.Opening):
                 scheme, turn.learner = submission.scheme, submission.learner
@@ -127,10 +128,6 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         wanted = wire.fidelity_request_from_proto(request)
         descriptor = await self._policies.describe(wanted.scheme, wanted.version)
         return quantizer_pb2.GetFidelityReportResponse(policy=wire.descriptor_to_proto(descriptor))
-
-
-def _draining() -> ActorQError:
-    return UnavailableError("this service is draining; open the stream again later")
 
 
 async def _until(

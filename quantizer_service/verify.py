@@ -74,8 +74,9 @@ def _version(folder: Path, graphs: set[str]) -> Iterator[Finding]:
     returned = ""
     if evaluation.exists():
         found = check_document(evaluation, lambda values: f", return {values['mean_return']:.1f}", _NO_EVALUATION)
-        returned = found.detail if found.state == "whole" else ""
-        if found.state != "whole":
+        if found.state == "whole":
+            returned = found.detail
+        else:
             damaged.append(found)
     yield from damaged or [Finding("", "whole", ", ".join(["fp32 tensors", *map(str, variants)]) + returned)]
 

@@ -80,7 +80,6 @@ def _parser(command: str, description: str, certificates: bool = False, run: boo
 
 
 def _parsed(parser: OneLineParser, arguments: Sequence[str], timeout_s: float, help_: str) -> Namespace:
-    """The arguments of a command that waits for the run."""
     seconds = number(0.0, math.inf, "0 or more seconds")
     parser.add_argument("--timeout", type=seconds, default=timeout_s, metavar="SECONDS", help=help_)
     return parser.parse_args(arguments)
@@ -159,10 +158,8 @@ def _status(arguments: Sequence[str]) -> None:
         if fault := diagnosis.pod_fault(pod, float("inf")):
             print(fault.line())
     if stale := configuration.stale_pods(cluster, diagnosis.live_pods(pods)):
-        print(
-            f"the configuration has changed since {', '.join(stale)} started: `actorq cluster up` or `kubectl rollout "
-            "restart` lets the change take effect"
-        )
+        changed = f"the configuration has changed since {', '.join(stale)} started"
+        print(f"{changed}: `actorq cluster up` or `kubectl rollout restart` lets the change take effect")
 
 
 def _wait(arguments: Sequence[str]) -> int:
@@ -201,10 +198,8 @@ def _scale(arguments: Sequence[str]) -> None:
     cluster = connect(given.namespace, given.run)
     found = cluster.list("apps/v1", "Deployment", f"{cluster.selector},{COMPONENT_LABEL}=actor")
     if not found:
-        of_run = f" of run {given.run}" if given.run else ""
-        raise UserError(
-            f"namespace {cluster.namespace} has no Deployment of actors{of_run}: name another with -n or --run"
-        )
+        actors = f"Deployment of actors{f' of run {given.run}' if given.run else ''}"
+        raise UserError(f"namespace {cluster.namespace} has no {actors}: name another with -n or --run")
     if len(found) > 1:
         runs = ", ".join(sorted(run_of(each) or name_of(each) for each in found))
         raise UserError(f"namespace {cluster.namespace} has actors of {runs}: choose one with --run")

@@ -60,12 +60,12 @@ def _compare(arguments: Sequence[str], parser: OneLineParser, given: Any) -> int
     configs = _configs(parser, arguments, variants, describe)
     _check(configs, given.time_to, describe)
     if TORCH in given.schemes and not is_importable(TORCH_ACTOR):
-        raise UserError(
-            f"--schemes torch: {TORCH_ACTOR} cannot be imported: run in the folder of ActorQ's sources, or add this "
-            "folder to PYTHONPATH"
-        )
+        remedy = "run in the folder of ActorQ's sources, or add this folder to PYTHONPATH"
+        raise UserError(f"--schemes torch: {TORCH_ACTOR} cannot be imported: {remedy}")
     folder, machine = ComparisonFolder(given.directory), this_machine()
-    folder.open(_basis(configs, given.time_to), machine)
+    # The settings that all runs of a folder share. Further seeds may be added later.
+    shared = {variant.name: config.model_dump(mode="json", exclude={"seed"}) for variant, config in configs.items()}
+    folder.open({"time_to": given.time_to, "variants": shared}, machine)
     schedule = interleaved(variants, seeds)
     if len(seeds) == 1:
         print("one seed: no interval can be given", flush=True)
@@ -155,21 +155,10 @@ def _check(configs: dict[Variant, RunConfig], time_to: float | None, describe: D
     for config in configs.values():
         target = describe(config).reward_threshold if config.target_return is None else config.target_return
         if time_to is not None and target is not None and time_to > target:
-            raise UserError(
-                f"--time-to: expected at most target_return ({target:g}), at which runs end, got {time_to:g}"
-            )
+            most = f"target_return ({target:g}), at which runs end"
+            raise UserError(f"--time-to: expected at most {most}, got {time_to:g}")
         for setting, url in config.object_storage_urls.items():
             raise UserError(f"{setting}: the runs of a comparison would share {url}; leave it out")
-
-
-def _basis(configs: dict[Variant, RunConfig], time_to: float | None) -> dict[str, Any]:
-    """The settings that all runs of a folder share. Further seeds may be added later."""
-    return {
-        "time_to": time_to,
-        "variants": {
-            variant.name: config.model_dump(mode="json", exclude={"seed"}) for variant, config in configs.items()
-        },
-    }
 
 
 def _write(comparison: Comparison, folder: ComparisonFolder, command: str) -> None:
@@ -182,7 +171,6 @@ def _write(comparison: Comparison, folder: ComparisonFolder, command: str) -> No
 
 
 def _lines(comparison: Comparison) -> list[str]:
-    """The report in a few lines."""
     lines = [f"note: {text}" for text in warnings(comparison)]
     for side in comparison.sides:
         for each in comparison.ratios(side):

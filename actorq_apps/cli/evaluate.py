@@ -65,11 +65,8 @@ class EvaluateSettings(Settings):
 
 def run(arguments: Sequence[str]) -> int:
     """Run episodes. Print each return, then the result over all episodes."""
-    parser = argument_parser(
-        "actorq evaluate",
-        "Run episodes of a run's policy, during the run or after it, without its learner.",
-        (EvaluateSettings,),
-    )
+    text = "Run episodes of a run's policy, during the run or after it, without its learner."
+    parser = argument_parser("actorq evaluate", text, (EvaluateSettings,))
     parser.usage = "actorq evaluate RUN_DIR [flags]"
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN_DIR", help="folder of the run")
     namespace = parser.parse_args(arguments)
@@ -129,33 +126,22 @@ def _print_episodes(directory: RunDirectory, config: RunConfig, request: Evaluat
                 if request.record:
                     print(f"video in {request.record}")
             elif isinstance(item, Substitution):
-                _print_substitution(item)
+                best = f"the best retained one, evaluated at {return_text(item.mean_return)}"
+                which = "the newest" if item.mean_return is None else best
+                gone = f"version {item.asked_for}, the one evaluated last, is not retained"
+                print(f"{gone}: this is {item.version}, {which}", flush=True)
             else:
-                print(
-                    f"episode {next(numbers):>{width}}/{request.episodes}  return "
-                    f"{return_text(item.episode_return)}  "
-                    f"{item.length:,} steps{_SUCCESS[item.success]}",
-                    flush=True,
-                )
-
-
-def _print_substitution(item: Substitution) -> None:
-    best = f"the best retained one, evaluated at {return_text(item.mean_return)}"
-    which = "the newest" if item.mean_return is None else best
-    print(
-        f"version {item.asked_for}, the one evaluated last, is not retained: this is {item.version}, {which}",
-        flush=True,
-    )
+                episode = f"episode {next(numbers):>{width}}/{request.episodes}"
+                told = f"return {return_text(item.episode_return)}  {item.length:,} steps{_SUCCESS[item.success]}"
+                print(f"{episode}  {told}", flush=True)
 
 
 def _print_result(result: EvaluationResult) -> None:
     evaluation, policy = result.evaluation, result.policy
     returns = evaluation.returns
-    print(
-        f"return mean {return_text(evaluation.mean_return)}  min {return_text(min(returns))}  "
-        f"max {return_text(max(returns))}  "
-        f"over {len(returns)} episode{'s' * (len(returns) != 1)} in {evaluation.duration_s:.1f} s"
-    )
+    mean, low, high = (return_text(each) for each in (evaluation.mean_return, min(returns), max(returns)))
+    episodes = f"{len(returns)} episode{'s' * (len(returns) != 1)}"
+    print(f"return mean {mean}  min {low}  max {high}  over {episodes} in {evaluation.duration_s:.1f} s")
     if evaluation.success_rate is not None:
         print(f"success in {sum(evaluation.successes)} of {len(returns)}: {share(evaluation.success_rate)}")
     fidelity = policy.fidelity

@@ -32,10 +32,7 @@ Describe = Callable[[int, Variant], PolicyDescriptor]
 
 @dataclass(frozen=True)
 class Row:
-    """A policy of one version in one scheme, and whether its version is the best or the newest.
-
-    weight_encodings: those in which it was emitted.
-    """
+    """A policy of one version in one scheme, with its emitted encodings. marks: "best" and "newest", if it is."""
 
     version: RetainedPolicy
     policy: PolicyDescriptor
@@ -69,10 +66,8 @@ def _source(
     """The versions, newest first, and a function that gives the descriptor of a policy."""
     if run is not None:
         found = RunPolicies(RunDirectory(run))
-        yield (
-            found.versions,
-            lambda version, variant: read_descriptor(version_folder(found.run.policies, version), variant),
-        )
+        store = found.run.policies
+        yield found.versions, lambda version, variant: read_descriptor(version_folder(store, version), variant)
         return
     with asking("--quantizer", certificates), QuantizerClient(quantizer, certificates) as client:
         versions = client.list()
@@ -112,12 +107,6 @@ def _as_json(row: Row) -> dict[str, Any]:
     }
 
 
-def _scheme(row: Row) -> str:
-    """The scheme, with the encodings of its weights where these are not only the usual signed ones."""
-    told = "" if row.weight_encodings == (SIGNED,) else f" ({', '.join(row.weight_encodings)})"
-    return fidelity.scheme(row.policy) + told
-
-
 def _print(rows: Sequence[Row]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     measured, _ = fidelity.error(rows[0].policy.fidelity)
@@ -125,10 +114,11 @@ def _print(rows: Sequence[Row]) -> None:
         table.add_column(name, justify="left" if name in ("scheme", "") else "right", no_wrap=True)
     for row in rows:
         policy = row.policy
+        encodings = "" if row.weight_encodings == (SIGNED,) else f" ({', '.join(row.weight_encodings)})"
         table.add_row(
             str(policy.version),
             f"{policy.learner_step:,}",
-            _scheme(row),
+            fidelity.scheme(policy) + encodings,
             return_text(row.version.mean_return),
             fidelity.error(policy.fidelity)[1],
             size_text(policy.size_bytes),

@@ -31,6 +31,7 @@ from actorq_apps.meter.node_meter import NodeMeter
 from actorq_apps.meter.tracker import CodecarbonTracker
 from actorq_apps.profile.advice import Outlook, Pods, explain, outlooks, pods, recommend
 from actorq_apps.profile.measure import Figures, measure
+from actorq_apps.profile.model import Prediction
 
 _DESCRIPTION = """Measure the parts of a run on this machine, in half a minute: a step of the environments, a call of
 the policy and a version in each scheme, an update of the learner, the path of transitions to the replay. Then predict
@@ -172,40 +173,28 @@ def _print_settings(
     # If a scheme quantizes no layer, actors get fp32.
     now = next((each for each in shown if each.scheme == config.scheme), shown[0])
     _say(console, f"{now.scheme}, {config.actors} actors: {explain(now.configured.limit)}")
-    _say(
-        console,
-        f"here: --scheme {best.scheme} --actors {best.here.actors} --environments-per-actor {best.environments} "
-        f"({best.here.steps_per_s:,.0f} steps/s, limited by: {best.here.limit.value})",
-    )
-    _say(
-        console,
-        f"on Kubernetes: {deployment.actors} actor replica{'s' * (deployment.actors != 1)} with "
-        f"{deployment.actor_cpu:g} CPU each, learner "
-        f"{deployment.learner_cpu:g} CPU, quantizer {deployment.quantizer_cpu:g} CPU ({deployment.steps_per_s:,.0f} "
-        "steps/s on cores like these)",
-    )
+    flags = f"--scheme {best.scheme} --actors {best.here.actors} --environments-per-actor {best.environments}"
+    _say(console, f"here: {flags} ({best.here.steps_per_s:,.0f} steps/s, limited by: {best.here.limit.value})")
+    actors = f"{deployment.actors} actor replica{'s' * (deployment.actors != 1)} with {deployment.actor_cpu:g} CPU each"
+    others = f"learner {deployment.learner_cpu:g} CPU, quantizer {deployment.quantizer_cpu:g} CPU"
+    _say(console, f"on Kubernetes: {actors}, {others} ({deployment.steps_per_s:,.0f} steps/s on cores like these)")
 
 
 def _report(
     figures: Figures, every: Sequence[Outlook], best: Outlook, cores: int, watts: float | None
 ) -> dict[str, Any]:
     def told(outlook: Outlook) -> dict[str, Any]:
-        predictions = {"configured": outlook.configured, "here": outlook.here, "apart": outlook.apart}
-        return {
+        values: dict[str, Any] = {
             "scheme": outlook.scheme,
             "environments_per_actor": outlook.environments,
             "core_hours_per_million_steps": outlook.core_hours,
             "wh_per_million_steps": None if watts is None else outlook.core_hours * watts,
-            **{
-                name: {
-                    "actors": run.actors,
-                    "steps_per_s": run.steps_per_s,
-                    "limit": run.limit.value,
-                    "cores": asdict(run.cores),
-                }
-                for name, run in predictions.items()
-            },
         }
+        for name in ("configured", "here", "apart"):
+            run: Prediction = getattr(outlook, name)
+            speed = {"actors": run.actors, "steps_per_s": run.steps_per_s, "limit": run.limit.value}
+            values[name] = {**speed, "cores": asdict(run.cores)}
+        return values
 
     settings = {"scheme": best.scheme, "actors": best.here.actors, "environments_per_actor": best.environments}
     return {

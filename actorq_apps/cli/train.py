@@ -115,11 +115,10 @@ def _resolve(
     arguments: Sequence[str], servers: ForkServers | None
 ) -> tuple[TrainSettings, RunConfig, EnvironmentSpec, RunDirectory]:
     """How to start, the settings of the run, its environment, and its folder. Raises UserError."""
-    models = (TrainSettings, RunConfig)
-    parser = argument_parser("actorq train", _DESCRIPTION, models)
+    parser = argument_parser("actorq train", _DESCRIPTION, (TrainSettings, RunConfig))
     for name, text in descriptions():
         parser.section(f"preset: {name}", text)
-    sources = Sources.read(models, parser.parse_args(arguments))
+    sources = Sources.read((TrainSettings, RunConfig), parser.parse_args(arguments))
     train = sources.resolve(TrainSettings)
     run = RunDirectory(train.run_directory) if train.run_directory else None
     if train.resume and run is None:
@@ -180,7 +179,6 @@ def _checked(
 
 
 def _check_packages(config: RunConfig) -> None:
-    """Raise UserError for a setting whose package is missing."""
     for name in config.object_storage_urls:
         require(f"--{name.replace('_', '-')}", ["s3"])
     for name in ("mlflow", "wandb"):
@@ -189,7 +187,6 @@ def _check_packages(config: RunConfig) -> None:
 
 
 def _check_scheme(name: str) -> None:
-    """Raise UserError for an unusable scheme of an installed package."""
     if name in installed_schemes():
         try:
             load_scheme(name)
@@ -210,34 +207,26 @@ def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) ->
 def _check_over(run: RunDirectory, config: RunConfig) -> None:
     """Raise UserError for a run that is over: its learner would train on, and might lose what it has reached."""
     summary = run.read_summary()
-    reached = summary.get("target_return")
-    if summary.get("state") == RunState.SOLVED.value and reached is not None:
-        wanted = reached if config.target_return is None else config.target_return
-        if wanted <= reached:
+    state, reached, rate = (summary.get(name) for name in ("state", "target_return", "target_success"))
+    wanted = reached if config.target_return is None else config.target_return
+    asked = rate if config.target_success is None and config.target_return is None else config.target_success
+    for what, flag, old, new in (
+        ("target return", "--target-return", reached, wanted),
+        ("target success rate", "--target-success", rate, asked),
+    ):
+        if state == RunState.SOLVED.value and old is not None and new is not None and new <= old:
             raise UserError(
-                f"--resume: the run is solved: it has reached its target return of {reached:g}: give a higher "
-                f"--target-return, or try its policy with actorq evaluate {run.root}"
-            )
-    rate = summary.get("target_success")
-    if summary.get("state") == RunState.SOLVED.value and rate is not None:
-        asked = rate if config.target_success is None and config.target_return is None else config.target_success
-        if asked is not None and asked <= rate:
-            raise UserError(
-                f"--resume: the run is solved: it has reached its target success rate of {rate:g}: give a higher "
-                f"--target-success, or try its policy with actorq evaluate {run.root}"
+                f"--resume: the run is solved: it has reached its {what} of {old:g}: give a higher {flag}, or try its "
+                f"policy with actorq evaluate {run.root}"
             )
     steps = summary.get("environment_steps", 0)
-    if summary.get("state") == RunState.BUDGET_ENDED.value and steps >= config.max_environment_steps:
-        raise UserError(
-            f"--resume: the budget of {config.max_environment_steps:,} environment steps is used up ({steps:,}): give "
-            "a larger --max-environment-steps"
-        )
+    if state == RunState.BUDGET_ENDED.value and steps >= config.max_environment_steps:
+        used = f"{config.max_environment_steps:,} environment steps is used up ({steps:,})"
+        raise UserError(f"--resume: the budget of {used}: give a larger --max-environment-steps")
     seconds = summary.get("wall_clock_s", 0.0)
     if config.max_seconds is not None and seconds >= config.max_seconds:
-        raise UserError(
-            f"--resume: the {config.max_seconds:g} seconds of the run are used up ({seconds:,.0f}): give a larger "
-            "--max-seconds"
-        )
+        used = f"the {config.max_seconds:g} seconds of the run are used up ({seconds:,.0f})"
+        raise UserError(f"--resume: {used}: give a larger --max-seconds")
 
 
 def _check_certificates(config: RunConfig) -> None:

@@ -116,7 +116,8 @@ def launcher_files(directory: RunDirectory) -> Iterator[Finding]:
 
 
 def _print(found: Sequence[Finding], console: Console) -> None:
-    lines = [line for _, group in groupby(found, _folder_and_state) for line in _shortened(list(group))]
+    groups = groupby(found, lambda finding: (finding.path.rpartition("/")[0], finding.state))
+    lines = [line for _, group in groups for line in _shortened(list(group))]
     width = max(len(each.path) for each in lines)
     for each in lines:
         line = Text(f"{_printable(each.path):<{width}}  ")
@@ -127,10 +128,6 @@ def _print(found: Sequence[Finding], console: Console) -> None:
             console.print(Text(f"{'':<{width}}  on resume: {_printable(each.on_resume)}", "dim"), soft_wrap=True)
     counts: Counter[str] = Counter(each.state for each in found)
     console.print(", ".join(f"{counts[state]} {state}" for state in _STYLES if counts[state]))
-
-
-def _folder_and_state(finding: Finding) -> tuple[str, str]:
-    return finding.path.rpartition("/")[0], finding.state
 
 
 def _shortened(group: list[Finding]) -> list[Finding]:

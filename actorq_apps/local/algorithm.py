@@ -18,7 +18,7 @@ from actorq.errors import UserError
 from actorq.process import Sources
 from actorq.start import command_of
 from actorq.text import size_text
-from actorq_apps.local.child import failed_command, run_to_end
+from actorq_apps.local.child import run_to_end
 from actorq_apps.local.forkserver import ForkServers
 
 Warn = Callable[[str], None]
@@ -30,8 +30,7 @@ def fit_algorithm(
 ) -> tuple[RunConfig, EnvironmentSpec]:
     """The settings, with another algorithm where nobody named one and actions are continuous; and the environment.
 
-    sources: of the settings, for those of another algorithm.
-    may_choose: whether the algorithm may be another one.
+    sources: of the settings, for those of another algorithm, if it `may_choose` one.
     describe: `actorq_apps.local.environment.environment_of`, or what remembers its answers.
 
     Raises UserError for an unknown algorithm or environment, and for an algorithm that does not take its actions.
@@ -86,7 +85,6 @@ def check_learner(config: RunConfig, spec: EnvironmentSpec, servers: ForkServers
     """Raise UserError for a user's algorithm or network, or a device, that the learner could not use.
 
     Starts a process, because only the learner has torch; none for settings that cannot fail there.
-    servers: fork that process.
     """
     own = config.network is not None or config.encoders or config.algorithm not in ALGORITHMS or config.algorithm_args
     if not own and config.learner.device in ("auto", "cpu"):
@@ -95,33 +93,24 @@ def check_learner(config: RunConfig, spec: EnvironmentSpec, servers: ForkServers
         file = Path(folder) / "config.yaml"
         file.write_text(settings.to_yaml(config), encoding="utf-8")
         command = (*command_of("learner_service.check:command"), str(file), json.dumps(spec.to_json()))
-        code, _, errors = run_to_end(command, servers)
-    if code:
-        raise failed_command("the learner cannot use these settings", code, errors)
+        run_to_end(command, servers, "the learner cannot use these settings")
 
 
 def fit_environments(config: RunConfig, spec: EnvironmentSpec, warn: Warn) -> RunConfig:
-    """The settings, with fewer environments per actor where a message cannot hold a step of all of them.
-
-    Raises UserError when it cannot hold that of one.
-    """
+    """The settings, with only as many environments per actor as fit a message. Raises UserError when none fits."""
     most = most_environments(spec, config.copies_of(spec))
     if config.environments_per_actor <= most:
         return config
-    warn(
-        f"environments per actor: {most} instead of {config.environments_per_actor}: a message holds no more "
-        f"observations of {size_text(spec.observations.nbytes)}"
-    )
+    reason = f"a message holds no more observations of {size_text(spec.observations.nbytes)}"
+    warn(f"environments per actor: {most} instead of {config.environments_per_actor}: {reason}")
     return settings.build(RunConfig, {**config.model_dump(mode="json"), "environments_per_actor": most})
 
 
 def about_wrappers(arguments: EnvironmentArguments) -> Iterator[str]:
     """Warnings of wrappers with which actors and evaluations differ."""
     if arguments.reward_wrappers:
-        yield (
-            f"evaluations leave out {', '.join(arguments.reward_wrappers)}: their returns and the target are "
-            "in the environment's own rewards"
-        )
+        names = ", ".join(arguments.reward_wrappers)
+        yield f"evaluations leave out {names}: their returns and the target are in the environment's own rewards"
     if arguments.statistics_wrappers:
         yield (
             f"{', '.join(arguments.statistics_wrappers)} keeps statistics of each environment, so actors and "

@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from actorq.errors import ActorQError, UserError
 from actorq.lifeline import READY
 from actorq.process import EXIT_USER_ERROR
 from actorq_apps.local.events import ChildExited, ChildReady
-from actorq_apps.local.forkserver import ForkServers, Process, child_environment
+from actorq_apps.local.forkserver import ForkServers, start_process
 
 _ERROR_PREFIX = "error: "
 _TAIL_BYTES = 16 * 1024
@@ -27,8 +26,7 @@ class Child:
     So the child reads the end of the file when the launcher ends, also after SIGKILL. A service writes a line to its
     lifeline once it serves. Output is appended to `log`. Other threads call `on_exit` and `on_ready`.
 
-    inherited: further descriptors that the child keeps open.
-    servers: fork servers to use if they can run the command.
+    inherited, servers: see `start_process`.
     """
 
     def __init__(
@@ -41,24 +39,13 @@ class Child:
         servers: ForkServers | None = None,
         on_ready: Callable[[ChildReady], None] | None = None,
     ) -> None:
-        self.name = name
-        self.log = log
-        self._on_exit = on_exit
+        self.name, self.log, self._on_exit = name, log, on_exit
         self._lifeline, lifeline = socket.socketpair()
         with log.open("ab") as output, lifeline:
             self._log_start = output.tell()
-            descriptors = (lifeline.fileno(), output.fileno(), output.fileno(), *inherited)
+            streams = (lifeline.fileno(), output.fileno(), output.fileno())
             try:
-                forked = servers.start(command, descriptors) if servers else None
-                self._process: Process = forked or subprocess.Popen(
-                    command,
-                    stdin=lifeline.fileno(),
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    env=child_environment(os.environ),
-                    pass_fds=inherited,
-                )
+                self._process = start_process(command, streams, servers, inherited)
             except OSError as error:
                 self._lifeline.close()
                 raise ActorQError(f"{name}: cannot start {command[0]} ({error.strerror})") from None
@@ -100,7 +87,7 @@ class Child:
 
     def user_error(self) -> str | None:
         """The line in which the process reported a user's error, if any."""
-        return reported_error(self.last_lines(50))
+        return _reported_error(self.last_lines(50))
 
     def failure(self, code: int, moment: str) -> ActorQError:
         """The error for an exit at a wrong moment: the process's own report, or else its last lines."""
@@ -126,41 +113,33 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
 
 
-def reported_error(lines: Sequence[str]) -> str | None:
+def _reported_error(lines: Sequence[str]) -> str | None:
     """The last line in which a process reported a user's error, if any, without its prefix."""
     found = [line for line in lines if line.startswith(_ERROR_PREFIX)]
     return found[-1].removeprefix(_ERROR_PREFIX) if found else None
 
 
-def run_to_end(command: Sequence[str], servers: ForkServers | None) -> tuple[int, str, str]:
-    """Run a command, if possible as a fork. Returns its exit code, standard output and standard error.
+def run_to_end(command: Sequence[str], servers: ForkServers | None, failure: str) -> None:
+    """Run a command, if possible as a fork. Its standard input is a lifeline, which closes when this process ends.
 
-    Its standard input is a lifeline, which closes when this process ends.
+    Raises the user's error that the command reports, and ActorQError that begins with `failure` for other failures.
     """
     held, lifeline = socket.socketpair()
-    with TemporaryFile("w+") as output, TemporaryFile("w+") as errors, held:
+    with open(os.devnull, "wb") as output, TemporaryFile("w+") as errors, held:
         with lifeline:
-            streams = (lifeline.fileno(), output.fileno(), errors.fileno())
-            process = (servers.start(command, streams) if servers else None) or subprocess.Popen(
-                command, stdin=lifeline.fileno(), stdout=output, stderr=errors, env=child_environment(os.environ)
-            )
+            process = start_process(command, (lifeline.fileno(), output.fileno(), errors.fileno()), servers)
         try:
             code = process.wait()
         except BaseException:
-            # A terminal's Ctrl-C does not reach a fork.
+            # A terminal's Ctrl-C does not reach the process.
             process.kill()
             raise
-        output.seek(0)
         errors.seek(0)
-        return code, output.read(), errors.read()
-
-
-def failed_command(what: str, code: int, errors: str) -> ActorQError:
-    """The error for a command that failed, from its output on standard error. `what` says what failed."""
-    lines = errors.strip().splitlines()
-    if code == EXIT_USER_ERROR and (mistake := reported_error(lines)):
-        return UserError(mistake)
-    return ActorQError(f"{what}: {lines[-1] if lines else f'exit code {code}'}")
+        lines = errors.read().strip().splitlines()
+    if code == EXIT_USER_ERROR and (mistake := _reported_error(lines)):
+        raise UserError(mistake)
+    if code:
+        raise ActorQError(f"{failure}: {lines[-1] if lines else f'exit code {code}'}")
 
 
 def describe_exit(code: int) -> str:

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -18,7 +17,7 @@ from actorq.errors import UserError
 from actorq.plugins import Place, is_library
 from actorq.text import one_line
 from actorq_apps.local.child import describe_exit
-from actorq_apps.local.forkserver import ForkServers, Process, child_environment
+from actorq_apps.local.forkserver import ForkServers, start_process
 
 # Of the process's own imports, before the first call.
 _START_S = 60.0
@@ -44,11 +43,9 @@ def try_environment(
     """The actors' description of the environment, and the figures of random steps in it; empty for no steps.
 
     A call that takes long is told on standard error. Raises UserError when the environment cannot be made, does not
-    work, ends its process, or hangs, before anything starts.
+    work, ends its process, or hangs.
 
-    steps: at most; see `actor_service.environments.trial`.
-    servers: fork the process that makes the environment.
-    slow_s: seconds after which a call is told.
+    steps: at most; see `actor_service.environments.trial`. slow_s: seconds after which a call is told.
     """
     environment, limit_s = config.environment, config.actor.environment_timeout_s
     # Not the whole actor: its imports would take a fifth of the time until the first action.
@@ -61,14 +58,7 @@ def try_environment(
     with TemporaryFile("w+b") as output, held:
         with lifeline:
             streams = (lifeline.fileno(), output.fileno(), output.fileno())
-            process: Process = (servers.start(command, streams) if servers else None) or subprocess.Popen(
-                command,
-                stdin=lifeline.fileno(),
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                env=child_environment(os.environ),
-            )
+            process = start_process(command, streams, servers)
         answers = _Answers(held, environment, limit_s, slow_s)
         try:
             answer = answers.last()
@@ -100,10 +90,8 @@ class _Answers:
     """The answers of the process that tries an environment: each call before it begins, then the spec or an error."""
 
     def __init__(self, held: socket.socket, environment: str, limit_s: float, slow_s: float) -> None:
-        self.call = ""
-        self.hangs = False
-        self._held = held
-        self._environment = environment
+        self.call, self.hangs = "", False
+        self._held, self._environment = held, environment
         self._limit_s, self._slow_s = limit_s, slow_s
         self._pending = b""
 
@@ -143,16 +131,13 @@ class _Answers:
                 line, _, self._pending = self._pending.partition(b"\n")
                 return line
             if slice_s == self._slow_s < limit_s:
-                self._tell_slow(limit_s)
+                text = (
+                    f"environment {self._environment}: {self.call or _START} has not returned for {self._slow_s:g} s; "
+                    f"it has {limit_s:g} s (--actor.environment-timeout-s)"
+                )
+                print(text, file=sys.stderr, flush=True)  # noqa: T201
         self.hangs = True
         return b""
-
-    def _tell_slow(self, limit_s: float) -> None:
-        text = (
-            f"environment {self._environment}: {self.call or _START} has not returned for {self._slow_s:g} s; "
-            f"it has {limit_s:g} s (--actor.environment-timeout-s)"
-        )
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _last_words(output: Any) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 import queue
 import re
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from actorq.client import ActorClient, QuantizerClient
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import AUTO, BEST, NEWEST, PolicyDescriptor, RetainedPolicy, chosen_version
+from actorq.domain.policy import AUTO, BEST, NEWEST, PolicyDescriptor, chosen_version
 from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError, UserError
 from actorq.rundirectory import RunDirectory
@@ -42,11 +42,7 @@ class EvaluationRequest:
 
 @dataclass(frozen=True)
 class Substitution:
-    """The version evaluated in place of one that is not retained.
-
-    It is the retained version with the highest mean return. If none was evaluated, it is the newest, and has no mean
-    return.
-    """
+    """The version evaluated in place of one that is not retained: the best one, or the newest if none was evaluated."""
 
     asked_for: int
     version: int
@@ -112,8 +108,7 @@ def evaluate_run(
 def _commands(
     run: RunDirectory, config: RunConfig, file: Path, quantizer: str, actor: str, request: EvaluationRequest
 ) -> dict[str, tuple[str, ...]]:
-    record = request.record
-    certificates = str(config.transport.certificates or "none")
+    record, certificates = request.record, str(config.transport.certificates or "none")
     given = ("--config", str(file), "--transport.certificates", certificates, "--lifeline")
     return {
         "quantizer": module_command(
@@ -156,16 +151,10 @@ def _evaluated(
     try:
         yield from client.evaluate(request.episodes, request.scheme, request.version, request.seed)
     except NotFoundError:
-        instead = _instead_of(request.version, policies.list()) if request.else_best else None
-        if instead is None:
+        retained = policies.list() if request.else_best else []
+        best = chosen_version(BEST, retained) or chosen_version(NEWEST, retained)
+        # Version 0 is the newest.
+        if not request.version or best is None or chosen_version(str(request.version), retained):
             raise
-        yield instead
-        yield from client.evaluate(request.episodes, request.scheme, instead.version, request.seed)
-
-
-def _instead_of(version: int, retained: Sequence[RetainedPolicy]) -> Substitution | None:
-    """None when the version, or none at all, is retained; 0 is the newest."""
-    best = chosen_version(BEST, retained) or chosen_version(NEWEST, retained)
-    if not version or best is None or chosen_version(str(version), retained):
-        return None
-    return Substitution(version, best.version, best.mean_return)
+        yield Substitution(request.version, best.version, best.mean_return)
+        yield from client.evaluate(request.episodes, request.scheme, best.version, request.seed)

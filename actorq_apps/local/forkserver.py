@@ -61,18 +61,15 @@ class ForkedProcess:
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.returncode
 
-    def terminate(self) -> None:
-        """Send SIGTERM, unless the process has ended."""
-        self._send(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """Send SIGKILL, unless the process has ended."""
-        self._send(signal.SIGKILL)
-
-    def _send(self, number: signal.Signals) -> None:
+    def terminate(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send a signal, unless the process has ended."""
         if self.returncode is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless the process has ended."""
+        self.terminate(signal.SIGKILL)
 
 
 Process = ForkedProcess | subprocess.Popen[bytes]
@@ -188,6 +185,26 @@ class ForkServers:
             server.close()
 
 
+def start_process(
+    command: Sequence[str], streams: tuple[int, int, int], servers: ForkServers | None, inherited: tuple[int, ...] = ()
+) -> Process:
+    """Run a command in its own session, if possible as a fork. Raises OSError when it cannot start.
+
+    streams: standard input, output and error. inherited: further descriptors that the process keeps open.
+    """
+    forked = servers.start(command, (*streams, *inherited)) if servers else None
+    stdin, stdout, stderr = streams
+    return forked or subprocess.Popen(
+        command,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+        env=child_environment(os.environ),
+        pass_fds=inherited,
+    )
+
+
 def fork_servers(one_learner: bool = True) -> AbstractContextManager[ForkServers | None]:
     """For a run: one server is for the learner, another forks the other services. They begin their imports at once.
 
@@ -204,10 +221,7 @@ def fork_servers(one_learner: bool = True) -> AbstractContextManager[ForkServers
 
 
 def run_server() -> AbstractContextManager[ForkServers | None]:
-    """For a command that makes many runs: forks their launchers, which fork their learners.
-
-    None if the command cannot adopt forks on this system.
-    """
+    """For a command that makes many runs: forks their launchers, which fork learners. None: see `fork_servers`."""
     return _adopting_forks(lambda: {_COMMAND: _Server(("actorq_apps.cli.train", *_LEARNER_MODULES), once=False)})
 
 
@@ -282,10 +296,7 @@ def _fork() -> int:
 
 
 def become(module: str, arguments: Sequence[str], descriptors: Sequence[int]) -> None:
-    """Run a module as the program of this process, which is a fork. Ends the process if the module exits.
-
-    descriptors: standard input, output and error, then others, which stay open.
-    """
+    """Run a module as the program of this process, a fork; see ForkServers.start. Ends the process with the module."""
     for number, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, number)
         os.close(descriptor)

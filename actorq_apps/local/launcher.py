@@ -35,10 +35,8 @@ def run_locally(
 ) -> Outcome:
     """Run all services on this machine until the run is over or a signal ends it. Main thread only.
 
-    run: the directory, with its configuration written.
-    lock: the descriptor of the run's lock, which the services inherit.
+    run: with its configuration written. lock: the descriptor of the run's lock, which the services inherit.
     actor_module: module to run as actors instead of the actor service; empty for the actor service.
-    servers: fork servers.
     begun: start of the run for its energy account; None for the meter's start.
     """
     certificates = config.transport.certificates_of("monitor")
@@ -68,9 +66,7 @@ class AddressBook:
     """An observer that forwards everything, and keeps the addresses on disk as processes come and go."""
 
     def __init__(self, run: RunDirectory, addresses: Addresses, observer: Observer) -> None:
-        self._run = run
-        self._addresses = addresses
-        self._observer = observer
+        self._run, self._addresses, self._observer = run, addresses, observer
         self._file = Tolerated(run.addresses.name)
         self._write()
 

@@ -37,18 +37,13 @@ class RestartHistory:
     """The restarts of one process."""
 
     def __init__(self, policy: RestartPolicy, clock: Callable[[], float], rng: random.Random) -> None:
-        self._policy = policy
-        self._clock = clock
-        self._rng = rng
+        self._policy, self._clock, self._rng = policy, clock, rng
         self._recent: deque[float] = deque()
         self._hung: deque[float] = deque()
         self.total = 0
 
     def next_delay(self, code: int = 1) -> float | None:
-        """Count a restart. Returns the seconds to wait before it; None when the process has died too often.
-
-        code: the exit code, which shows whether a call hung.
-        """
+        """Count a restart after this exit code. Returns the seconds to wait before it; None after too many deaths."""
         now = self._clock()
         for moments, window_s in ((self._recent, self._policy.window_s), (self._hung, self._policy.hung_window_s)):
             while moments and now - moments[0] > window_s:

@@ -66,13 +66,12 @@ def services_of_run(
 ) -> tuple[Service, ...]:
     """All processes of a run in the order of their start: the slowest to start comes first.
 
-    actor_module: module to run as actors instead of the actor service. It never replaces the evaluator.
-    begun: start of the run for its energy account; None for the meter's start.
+    actor_module, begun: see `run_locally`. The module never replaces the evaluator.
     """
 
-    def service(name: str, kind: Kind, *arguments: str, restarted_with: tuple[str, ...] = ()) -> Service:
+    def service(name: str, kind: Kind, *arguments: str) -> Service:
         command = module_command(kind, *arguments, "--lifeline", module=actor_module if kind is Kind.ACTOR else "")
-        return Service(name, kind, command, command + restarted_with)
+        return Service(name, kind, command, command)
 
     def life(name: str, listen: str = f"{HOST}:0") -> tuple[str, ...]:
         return ("--listen", listen, "--name", name, "--announce", str(run.announcement(name)))
@@ -80,14 +79,10 @@ def services_of_run(
     given = ("--config", str(run.config))
     peers = ("--learner", learner, "--quantizer", quantizer)
     state = ("--run-directory", str(run.root), "--quantizer", quantizer)
-    resumed = ("--resume",)
+    first = service("learner", Kind.LEARNER, *(*given, *state, *life("learner", learner)))
+    resumed = (*first.command, "--resume")
     services = [
-        service(
-            "learner",
-            Kind.LEARNER,
-            *(*given, *state, *life("learner", learner), *(resumed if resume else ())),
-            restarted_with=() if resume else resumed,
-        ),
+        replace(first, command=resumed if resume else first.command, restart_command=resumed),
         service("quantizer", Kind.QUANTIZER, *(*given, "--store", str(run.policies), *life("quantizer", quantizer))),
     ]
     for name in (f"actor-{index}" for index in range(config.actors)):

@@ -1,5 +1,6 @@
 """Keeps the processes of a run alive until the run is over, then ends all of them."""
 
+import math
 import os
 import queue
 import random
@@ -40,10 +41,7 @@ _OVER = {code for state, code in EXIT_OF_STATE.items() if state.final}
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a run: the launcher's exit code, and the error for the user if there was one.
-
-    began: whether the learner has told of stored transitions.
-    """
+    """The launcher's exit code, and the user's error if any. began: whether the learner told of stored transitions."""
 
     exit_code: int
     error: str | None = None
@@ -74,30 +72,23 @@ class Supervisor:
         observer: Observer,
         drain_s: float,
         *,
-        policy: RestartPolicy | None = None,
-        rng: random.Random | None = None,
+        policy: RestartPolicy,
         inherited: tuple[int, ...] = (),
         servers: ForkServers | None = None,
     ) -> None:
         self._services = {service.name: service for service in services}
-        self._run = run
-        self._events = events
-        self._observer = observer
-        self._drain_s = drain_s
-        self._inherited = inherited
-        self._servers = servers
-        rng = rng or random.Random()
+        self._run, self._events, self._observer = run, events, observer
+        self._drain_s, self._inherited, self._servers = drain_s, inherited, servers
+        policies = {Kind.METER: METER_POLICY}
         self._histories = {
-            service.name: RestartHistory(
-                METER_POLICY if service.kind is Kind.METER else policy or RestartPolicy(), time.monotonic, rng
-            )
+            service.name: RestartHistory(policies.get(service.kind, policy), time.monotonic, random.Random())
             for service in services
         }
         self._children: dict[str, Child] = {}
         self._later = [service.name for service in services if service.kind in _AFTER_LEARNER]
         self._due: dict[str, float] = {}
         self._phase = _Phase.RUNNING
-        self._deadline: float | None = None
+        self._deadline = math.inf
         self._outcome = Outcome(EXIT_FAILED, "the run ended before it began")
         self._learner_is_ending = False
         self._final_state: RunState | None = None
@@ -111,11 +102,10 @@ class Supervisor:
                 if name not in self._later:
                     self._start(name)
             while self._phase is _Phase.RUNNING or self._children:
-                event = self._next_event()
-                if event is None:
-                    self._act_on_time()
-                else:
+                if event := self._next_event():
                     self._act_on(event)
+                else:
+                    self._act_on_time()
             return replace(self._outcome, began=self._began)
         finally:
             # After an error, such as the end of the display's reader, the learner still saves the run.
@@ -125,12 +115,11 @@ class Supervisor:
                 child.kill()
 
     def _next_event(self) -> Event | None:
-        moments = [*self._due.values(), *([self._deadline] if self._deadline is not None else [])]
-        timeout = max(0.0, min(moments) - time.monotonic()) if moments else None
-        try:
+        moment = min([*self._due.values(), self._deadline])
+        timeout = max(0.0, moment - time.monotonic()) if moment < math.inf else None
+        with suppress(queue.Empty):
             return self._events.get(timeout=timeout)
-        except queue.Empty:
-            return None
+        return None
 
     def _act_on_time(self) -> None:
         now = time.monotonic()
@@ -139,11 +128,12 @@ class Supervisor:
             self._start(name)
             if restarts := self._histories[name].total:
                 self._observer.event(f"{name} restarted {restarts}x")
-        if self._deadline is not None and self._deadline <= now:
-            self._deadline = None
+        if self._deadline <= now:
+            self._deadline = math.inf
             late = ["learner"] if self._phase is _Phase.ENDING_LEARNER else list(self._children)
             self._observer.event(f"{', '.join(late)} took longer than {self._drain_s:g} s to end: killed")
-            self._kill(late)
+            for name in late:
+                self._children[name].kill()
 
     def _act_on(self, event: Event) -> None:
         match event:
@@ -166,7 +156,8 @@ class Supervisor:
     def _interrupted(self, number: signal.Signals) -> None:
         if self._phase is not _Phase.RUNNING:
             self._observer.event(f"{number.name} again: ending everything at once")
-            self._kill(list(self._children))
+            for child in self._children.values():
+                child.kill()
             return
         self._observer.event(f"{number.name}: saving the run and ending (a second signal ends at once)")
         self._end(Outcome(128 + number))
@@ -214,8 +205,7 @@ class Supervisor:
         self._end(Outcome(EXIT_USER_ERROR, mistake, port_taken))
 
     def _restart_later(self, child: Child, code: int) -> None:
-        history = self._histories[child.name]
-        delay = history.next_delay(code)
+        delay = self._histories[child.name].next_delay(code)
         fate = _FATES.get(code) or f"died ({describe_exit(code)})"
         if delay is None:
             self._given_up(child, fate)
@@ -274,23 +264,11 @@ class Supervisor:
             self._children[name].terminate()
             self._show(name, ProcessState.ENDING)
 
-    def _kill(self, names: list[str]) -> None:
-        for name in names:
-            self._children[name].kill()
-
     def _start(self, name: str) -> None:
-        service = self._services[name]
-        again = self._histories[name].total > 0
+        service, put = self._services[name], self._events.put
+        command = service.restart_command if self._histories[name].total else service.command
         self._run.announcement(name).unlink(missing_ok=True)
-        child = Child(
-            name,
-            service.restart_command if again else service.command,
-            self._run.log(name),
-            self._events.put,
-            self._inherited,
-            self._servers,
-            self._events.put,
-        )
+        child = Child(name, command, self._run.log(name), put, self._inherited, self._servers, put)
         self._children[name] = child
         if service.kind is Kind.METER:
             with suppress(OSError):
@@ -299,8 +277,6 @@ class Supervisor:
         self._show(name, ProcessState.RUNNING if service.kind is Kind.METER else ProcessState.STARTING)
 
     def _show(self, name: str, state: ProcessState) -> None:
-        child = self._children.get(name)
-        view = ProcessView(
-            name, self._services[name].kind, state, child.pid if child else None, self._histories[name].total
-        )
-        self._observer.process(view)
+        pid = self._children[name].pid if name in self._children else None
+        kind, restarts = self._services[name].kind, self._histories[name].total
+        self._observer.process(ProcessView(name, kind, state, pid, restarts))

@@ -28,11 +28,8 @@ class StatusWatch:
         period_s: float = 0.5,
         until_close: bool = False,
     ) -> None:
-        self._address = address
-        self._certificates = certificates
-        self._receive = receive
-        self._period_s = period_s
-        self._until_close = until_close
+        self._address, self._certificates, self._receive = address, certificates, receive
+        self._period_s, self._until_close = period_s, until_close
         self._stop = threading.Event()
         self._client: LearnerClient | None = None
         self._error: Exception | None = None

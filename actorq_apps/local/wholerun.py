@@ -28,12 +28,10 @@ def start_run(
 ) -> Child:
     """Start a run, or go on with it. It ends like after SIGTERM when this process ends.
 
-    config: the file with the settings of the run. inherited: descriptors that all processes of the run keep open.
-    servers: of `run_server`, to fork the launcher.
+    config: file with the settings. inherited: descriptors that all processes keep open. servers: of `run_server`.
     """
     command = [sys.executable, "-m", "actorq_apps.cli.main", "train", "--lifeline", "--run-directory", str(run.root)]
-    command += ["--config", str(config)]
-    command += ["--resume"] if resume else []
+    command += ["--config", str(config), *(["--resume"] if resume else [])]
     command += ["--actor-module", actor_module] if actor_module else []
     return Child(name, command, log, on_exit, inherited, servers)
 

@@ -1,7 +1,4 @@
-"""`python -m actorq_apps.meter`: the meter of one node, which reports to the learner. Also `actorq meter`.
-
-The meter has its own process, so that its failure never harms a run. A run also works without a meter.
-"""
+"""`python -m actorq_apps.meter`, also `actorq meter`: the meter of one node, which reports to the learner."""
 
 import logging
 import random
@@ -67,11 +64,9 @@ def report(
 
 
 def _main() -> int:
-    config, process, settings = parse_arguments(
-        "actorq meter",
-        "Measure this node's energy and report it to the learner.",
-        [RunConfig, ProcessSettings, MeterProcessSettings],
-    )
+    text = "Measure this node's energy and report it to the learner."
+    models = (RunConfig, ProcessSettings, MeterProcessSettings)
+    config, process, settings = parse_arguments("actorq meter", text, models)
     assert isinstance(config, RunConfig)
     assert isinstance(process, ProcessSettings)
     assert isinstance(settings, MeterProcessSettings)

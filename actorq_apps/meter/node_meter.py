@@ -47,13 +47,11 @@ class NodeMeter:
     ) -> None:
         """Start counting. A machine needs only one meter, because each counts the whole machine.
 
-        node: the machine's name, not empty.
         start_tracker: starts what measures the energy. If it raises, the meter reports why it measures nothing.
         earlier_s: seconds of the run before this call, to add at the mean power up to the first reading.
         busy_at_start: busy CPU seconds of the machine at the start of the run; None if the run starts now.
         minimum_interval_s: readings closer than this repeat the last one.
-        clock: monotonic seconds.
-        busy_cpu_seconds: busy CPU seconds of the machine since any fixed time; by default the kernel's.
+        clock: monotonic seconds. busy_cpu_seconds: of the machine since any fixed time; by default the kernel's.
         """
         called = clock()
         self._clock, self._minimum_interval_s = clock, minimum_interval_s

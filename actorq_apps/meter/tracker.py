@@ -71,7 +71,8 @@ class CodecarbonTracker:
         # The import of codecarbon configures its logger, so the filter comes after it and before the first message.
         logging.getLogger("codecarbon").addFilter(self._failures)
         country = country_iso_code.upper() if country_iso_code else None
-        output = SimpleNamespace(out=self._record_totals, live_out=_ignore, task_out=_ignore, exit=_ignore)
+        others = dict.fromkeys(("live_out", "task_out", "exit"), lambda *_: None)
+        output = SimpleNamespace(out=self._record_totals, **others)
         with _processor_named_by_kernel():
             self._tracker: Any = OfflineEmissionsTracker(
                 country_iso_code=country,
@@ -112,10 +113,6 @@ class CodecarbonTracker:
         self._totals = TrackerTotals(*map(float, figures))
 
 
-def _ignore(*_: Any) -> None:
-    """Ignore what codecarbon tells an output handler beside the totals."""
-
-
 _ISOLATED: dict[str, Any] = {
     "project_name": "actorq",
     "tracking_mode": "machine",
@@ -145,13 +142,14 @@ _ISOLATED: dict[str, Any] = {
 
 
 @contextmanager
-def _processor_named_by_kernel(table: Path = Path("/proc/cpuinfo")) -> Iterator[None]:
+def _processor_named_by_kernel() -> Iterator[None]:
     """Make the package cpuinfo return only the processor's name, read from the kernel.
 
     codecarbon needs nothing else. cpuinfo itself would start processes and compute for a second.
     """
     import cpuinfo  # type: ignore[import-untyped]
 
+    table = Path("/proc/cpuinfo")
     lines = table.read_text(encoding="utf-8", errors="replace").splitlines() if table.exists() else []
     name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     before = cpuinfo.get_cpu_info

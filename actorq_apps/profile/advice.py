@@ -5,10 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from actorq_apps.profile.model import Costs, Limit, Prediction, Workload, predict, useful_actors
+from actorq_apps.profile.model import AS_GOOD, Costs, Limit, Prediction, Workload, predict, useful_actors
 
-# Runs count as equally fast if their speeds differ by less.
-_AS_GOOD = 0.03
 _MILLION = 1e6
 _HOUR_S = 3600.0
 
@@ -57,8 +55,8 @@ def outlooks(
     found = []
     for scheme, count in product(schemes, environments):
         cost = costs(scheme, count)
-        here, apart = useful_actors(cost, work, cores), useful_actors(cost, work)
-        found.append(Outlook(scheme, count, predict(cost, work, actors, cores), here, apart))
+        configured = predict(cost, work, actors, cores)
+        found.append(Outlook(scheme, count, configured, useful_actors(cost, work, cores), useful_actors(cost, work)))
     return found
 
 
@@ -68,9 +66,9 @@ def recommend(candidates: Sequence[Outlook], preferred_environments: int) -> Out
     Among those within 3% of the least work: one with the preferred number of environments, or else the first.
     """
     fastest = max(each.here.steps_per_s for each in candidates)
-    fast = [each for each in candidates if each.here.steps_per_s >= (1 - _AS_GOOD) * fastest]
+    fast = [each for each in candidates if each.here.steps_per_s >= (1 - AS_GOOD) * fastest]
     least = min(each.core_hours for each in fast)
-    cheap = [each for each in fast if each.core_hours <= (1 + _AS_GOOD) * least]
+    cheap = [each for each in fast if each.core_hours <= (1 + AS_GOOD) * least]
     return next((each for each in cheap if each.environments == preferred_environments), cheap[0])
 
 

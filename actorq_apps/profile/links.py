@@ -188,7 +188,6 @@ def measure_links(
     """Run the services for about `seconds` after their start. Raises ActorQError when one of them fails.
 
     step_s: seconds per transition in the actor's loop. rollout_size: of an on-policy algorithm; None for others.
-    servers: fork the services.
     """
     path = folder / "links.yaml"
     # More actors than cores would only share them.
@@ -238,10 +237,8 @@ def short_run(config: RunConfig, actors: int, steps: float, rollout_size: int | 
     waiting, capacity = config.queue, config.replay.capacity
     if rollout_size is not None:
         rollouts = waiting.waiting_rollouts + steps / rollout_size
-        lag = waiting.max_policy_lag + math.ceil(rollouts)
-        waiting = QueueConfig(
-            waiting_rollouts=rollouts, max_policy_lag=lag, normalize_rewards=waiting.normalize_rewards
-        )
+        lag, normalizes = waiting.max_policy_lag + math.ceil(rollouts), waiting.normalize_rewards
+        waiting = QueueConfig(waiting_rollouts=rollouts, max_policy_lag=lag, normalize_rewards=normalizes)
         rows = waiting_rows(waiting, config.actor, config.environments_per_actor, rollout_size, frame_stack)
         capacity = max(capacity, rows)
     return config.model_copy(

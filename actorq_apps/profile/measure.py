@@ -11,7 +11,7 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import FP32
 from actorq.profiling import Folder
 from actorq.start import command_of
-from actorq_apps.local.child import failed_command, run_to_end
+from actorq_apps.local.child import run_to_end
 from actorq_apps.local.forkserver import ForkServers
 from actorq_apps.profile.links import Counters, LinkFigures, measure_links
 from actorq_apps.profile.model import ActorCosts, Costs, LearnerCosts, Workload
@@ -33,7 +33,7 @@ class Figures:
     @property
     def schemes(self) -> tuple[str, ...]:
         """The schemes that work on this processor."""
-        return tuple(self._size(self.config.environments_per_actor)["loop_s"])
+        return tuple(_size(self.actor, self.config.environments_per_actor)["loop_s"])
 
     @property
     def environments(self) -> tuple[int, ...]:
@@ -59,7 +59,7 @@ class Figures:
         """The costs of each part under a scheme. environments: None for the configured number per actor."""
         config, valid = self.config, self.actor["valid"]
         count = environments or config.environments_per_actor
-        loop = self._size(count)["loop_s"][scheme] / (count * valid)
+        loop = _size(self.actor, count)["loop_s"][scheme] / (count * valid)
         episodes = config.evaluation.episodes * (self.max_episode_steps or _DEFAULT_EPISODE_STEPS)
         # A segment's cost is mostly that of its message. So a segment of more environments costs no more.
         fewer = config.environments_per_actor / count
@@ -95,26 +95,20 @@ class Figures:
 
     def environment_s(self, environments: int) -> float:
         """Seconds of a step of one environment."""
-        return float(self._size(environments)["environment_s"]) / environments
+        return float(_size(self.actor, environments)["environment_s"]) / environments
 
     def call_s(self, scheme: str, environments: int) -> float:
         """Seconds of a call of the policy for all environments."""
-        return float(self._size(environments)["call_s"][scheme])
+        return float(_size(self.actor, environments)["call_s"][scheme])
 
     def rest_s(self, scheme: str) -> float:
         """Seconds of an actor's step of all its environments, without the environments and the policy."""
-        size = self._size(self.config.environments_per_actor)
+        size = _size(self.actor, self.config.environments_per_actor)
         return max(0.0, float(size["loop_cpu_s"][scheme] - size["call_s"][scheme] - size["environment_s"]))
 
     def to_json(self) -> dict[str, Any]:
         """The figures as JSON values."""
-        return {
-            "actor": self.actor,
-            "learner": self.learner,
-            "quantizer": self.quantizer,
-            "links": asdict(self.links),
-            "max_episode_steps": self.max_episode_steps,
-        }
+        return {name: value for name, value in asdict(self).items() if name != "config"}
 
     @classmethod
     def from_json(cls, config: RunConfig, tree: dict[str, Any]) -> "Figures":
@@ -123,10 +117,6 @@ class Figures:
         links = LinkFigures(tree["links"]["actors"], **windows)
         steps = int(tree.get("max_episode_steps", 0))
         return cls(config, tree["actor"], tree["learner"], tree["quantizer"], links, steps)
-
-    def _size(self, environments: int) -> dict[str, Any]:
-        size: dict[str, Any] = next(each for each in self.actor["sizes"] if each["environments"] == environments)
-        return size
 
 
 def _on_the_way(fp32_s: float | None, seconds: dict[str, float], scheme: str) -> float:
@@ -137,22 +127,22 @@ def _on_the_way(fp32_s: float | None, seconds: dict[str, float], scheme: str) ->
 def _loop_s(config: RunConfig, actor: dict[str, Any]) -> float:
     """Seconds of a transition in the loop of an actor, in fp32."""
     count = config.environments_per_actor
-    size = next(each for each in actor["sizes"] if each["environments"] == count)
-    return float(size["loop_cpu_s"][FP32] / (count * actor["valid"]))
+    return float(_size(actor, count)["loop_cpu_s"][FP32] / (count * actor["valid"]))
+
+
+def _size(actor: dict[str, Any], environments: int) -> dict[str, Any]:
+    """An actor's figures with this number of environments."""
+    size: dict[str, Any] = next(each for each in actor["sizes"] if each["environments"] == environments)
+    return size
 
 
 def measure(
     config: RunConfig, seconds: float, say: Callable[[str], None], servers: ForkServers | None = None
 ) -> Figures:
-    """Measure each part for about `seconds`, one after the other. Raises UserError for a part that cannot be measured.
-
-    say: called with the name of each measurement before it begins. servers: fork the processes that measure.
-    """
+    """Measure each part for about `seconds`, after `say` of its name. Raises UserError for one that does not work."""
 
     def run(function: str, *more: str) -> None:
-        code, _, errors = run_to_end((*command_of(function), *flags, *more), servers)
-        if code:
-            raise failed_command(f"{function} failed", code, errors)
+        run_to_end((*command_of(function), *flags, *more), servers, f"{function} failed")
 
     with TemporaryDirectory(prefix="actorq-profile-") as name:
         folder = Folder(Path(name))

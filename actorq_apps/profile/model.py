@@ -1,7 +1,4 @@
-"""Predicts the speed of a run from the costs of its parts.
-
-Pure arithmetic. docs/concepts/performance-model.md has the formulas.
-"""
+"""Predicts the speed of a run from the costs of its parts. docs/concepts/performance-model.md has the formulas."""
 
 import math
 from bisect import bisect_left
@@ -11,7 +8,7 @@ from enum import Enum
 from functools import partial
 
 # Runs within this share of the best one count as equally fast.
-_AS_GOOD = 0.03
+AS_GOOD = 0.03
 _MOST_ACTORS = 100_000
 # Halvings of the interval of a rate: more than a float64 has digits.
 _HALVINGS = 60
@@ -45,8 +42,7 @@ class Workload:
 class ActorCosts:
     """Costs of an actor under a scheme, in seconds of its one thread. A step is a transition of one environment.
 
-    step_s: a transition: environment, policy, exploration, segment and upload.
-    version_s: the switch to a new version.
+    step_s: environment, policy, exploration, segment and upload. version_s: the switch to a new version.
     evaluation_s: an evaluation of full length, by the evaluator.
     """
 
@@ -99,12 +95,7 @@ class Cores:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The speed of a run.
-
-    steps_per_s: transitions per second of the whole run.
-    limits: transitions per second that each limit alone would allow.
-    cores: busy cores by service.
-    """
+    """The speed of a run in transitions per second. limits: the speed that each limit alone would allow."""
 
     actors: int
     steps_per_s: float
@@ -138,9 +129,9 @@ def useful_actors(costs: Costs, work: Workload, cores: float = math.inf) -> Pred
     if math.isfinite(cores):
         # With more actors than cores, actors only share the cores.
         runs = [predict(costs, work, actors, cores) for actors in range(1, max(1, math.floor(cores)) + 1)]
-        enough = (1 - _AS_GOOD) * max(run.steps_per_s for run in runs)
+        enough = (1 - AS_GOOD) * max(run.steps_per_s for run in runs)
         return next(run for run in runs if run.steps_per_s >= enough)
-    enough = (1 - _AS_GOOD) * predict(costs, work, _MOST_ACTORS).steps_per_s
+    enough = (1 - AS_GOOD) * predict(costs, work, _MOST_ACTORS).steps_per_s
     numbers = range(1, _MOST_ACTORS)
     fewer = bisect_left(numbers, enough, key=lambda actors: predict(costs, work, actors).steps_per_s)
     return predict(costs, work, fewer + 1)

@@ -35,9 +35,8 @@ from benchmarks.harness import Target, run_benchmark
 from benchmarks.policy.foreign.__main__ import export
 from benchmarks.processor import DOT_PRODUCT
 from benchmarks.quantize.models import Model, libraries
-from quantizer_service.command.comparison import Comparison, check_read, compact, compare
+from quantizer_service.command.comparison import Comparison, bound_call, check_read, compact, compare
 from quantizer_service.command.table import print_table
-from quantizer_service.command.timing import bound_call
 from quantizer_service.emission.inference import open_session
 
 ROWS, IMAGE_ROWS, SEED = 500, 64, 7

@@ -13,7 +13,7 @@ from actorq.config import settings
 from actorq.config.numbers import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from actorq.config.parser import OneLineParser
 from actorq.config.schemes import ENCODING_HELP, FORM_HELP, STANDARD, ExportEncoding, Form, SchemeChoice
-from actorq.config.sections import GateConfig, QuantizerConfig
+from actorq.config.sections import NO_LIMITS, GateConfig, QuantizerConfig
 from actorq.config.settings import DefaultText, Settings
 from actorq.domain.policy import AUTO, SIGNED
 from actorq.errors import InvalidInputError, UserError
@@ -24,14 +24,7 @@ from actorq.quantization.standard_form import opset_of, standard_form
 from actorq.start import run_command
 from actorq.statefiles.files import replace_file
 from actorq.weightencoding import weight_encoding_of, with_weight_encoding
-from quantizer_service.command.comparison import (
-    Comparison,
-    check_read,
-    compact,
-    compare,
-    standard_errors,
-    without_gate,
-)
+from quantizer_service.command.comparison import Comparison, check_read, compact, compare, emit, standard_errors
 from quantizer_service.command.model_files import RANDOM_ROWS, random_observations, read_model, read_observations
 from quantizer_service.command.table import print_table
 from quantizer_service.emission.inference import CALIBRATION_BATCH
@@ -119,7 +112,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         )
         return EXIT_REFUSED
     if how.output is not None:
-        model = without_gate(policy, scheme, encoding) if chosen.refused else chosen.model
+        model = emit(policy, scheme, NO_LIMITS, encoding).model if chosen.refused else chosen.model
         if how.form == STANDARD:
             model = _in_standard_form(path, policy, model, how)
         written = weight_encoding_of(model)
@@ -163,20 +156,16 @@ def _in_standard_form(path: Path, policy: CompactVersion, model: bytes, how: Qua
         report = standard_errors(policy, exact, how.batch)
     except InvalidInputError as error:
         raise UserError(f"{path}: the standard form: {error}") from None
-    _say(
-        f"the standard form: opset {opset_of(form)}, mean error {report.relative_mean_error:.2%}, max error "
-        f"{report.relative_max_error:.2%}"
-    )
+    errors = f"mean error {report.relative_mean_error:.2%}, max error {report.relative_max_error:.2%}"
+    _say(f"the standard form: opset {opset_of(form)}, {errors}")
     return form
 
 
 def _say_what_it_means(comparison: Comparison, how: QuantizeSettings, chosen: str) -> None:
     rows = comparison.emitted[0].report.observations
     if how.calibration is None:
-        _say(
-            f"errors on {rows} random observations (standard normal; seed {how.seed}) are only indicative: give "
-            "--calibration for real ones"
-        )
+        drawn = f"{rows} random observations (standard normal; seed {how.seed})"
+        _say(f"errors on {drawn} are only indicative: give --calibration for real ones")
     else:
         _say(f"errors on {rows} observations of {how.calibration}")
     _say(f"auto takes {chosen} at batch {how.batch}" if how.scheme == AUTO else f"the scheme is {chosen}")

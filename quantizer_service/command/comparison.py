@@ -1,25 +1,27 @@
 """Compares one policy in every scheme: size, speed, errors, and the fidelity gate's verdict."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 
 from actorq.config.schemes import scheme_names
-from actorq.config.sections import NO_LIMITS, GateConfig
+from actorq.config.sections import GateConfig
 from actorq.domain.policy import FP32, SCHEMES, SIGNED, Checkpoint, FidelityReport
 from actorq.errors import InvalidInputError, UserError
 from actorq.quantization.calibration import Batch, evenly_spaced, rows_of
 from actorq.quantization.foreign.conversion import set_ir_version
 from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.schemes import Emission, Options
-from actorq.timing import fastest
+from actorq.text import reason_of
+from actorq.timing import fastest, time_calls
 from actorq.weightencoding import with_weight_encoding
-from quantizer_service.command.timing import time_models
 from quantizer_service.emission.emitter import quantize_and_check
 from quantizer_service.emission.fidelity import measure
 from quantizer_service.emission.inference import open_session, run_session
-from quantizer_service.emission.ladder import Attempt, Ladder
+from quantizer_service.emission.ladder import Ladder
 from quantizer_service.emission.prepared_graph import CompactVersion, PreparedGraph
 
 RUN_ID = "quantize"
@@ -29,14 +31,13 @@ LEAST_GAIN = 0.95
 # single actions.
 _CHECKED_ROWS, _WRONG_ROWS = 32, 0.25
 _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-2, 1e-5
+# Wall-clock time for each batch.
+_TIMING_S = 0.5
 
 
 @dataclass(frozen=True)
 class Emitted:
-    """A policy in one scheme, as a quantizer would serve it.
-
-    seconds: time of one call, by batch.
-    """
+    """A policy in one scheme, as a quantizer would serve it. seconds: time of one call, by batch."""
 
     scheme: str
     model: bytes
@@ -133,36 +134,56 @@ def compare(
 
     Raises InvalidInputError when the policy itself does not run.
     """
-    passed, failed = {}, {}
+    emitted, failed = {}, {}
     for name in scheme_names():
         try:
-            passed[name] = _emitted(policy, name, thresholds, weight_encoding, call_rows)
+            emitted[name] = emit(policy, name, thresholds, weight_encoding, call_rows)
         except InvalidInputError as error:
             if name == FP32:
                 raise
             failed[name] = str(error)
-    models = {name: attempt.model for name, attempt in passed.items()}
-    seconds = time_models(models, policy.checkpoint.calibration, batches)
-    emitted = (Emitted(name, attempt.model, attempt.report, seconds[name]) for name, attempt in passed.items())
-    return Comparison(tuple(emitted), failed)
+    feeds = policy.checkpoint.calibration
+    for batch in batches:
+        # The first rows, repeated if needed.
+        rows = {name: np.take(array, np.arange(batch) % len(array), axis=0) for name, array in feeds.items()}
+        sessions = {name: open_session(item.model, name, arena=True) for name, item in emitted.items()}
+        calls = {name: bound_call(session, rows, name) for name, session in sessions.items()}
+        for name, seconds in time_calls(calls, _TIMING_S).items():
+            emitted[name].seconds[batch] = seconds
+    return Comparison(tuple(emitted.values()), failed)
+
+
+def bound_call(session: ort.InferenceSession, rows: Batch, what: str) -> Callable[[], object]:
+    """A call on these rows with bound buffers, as in an actor. Runs once; raises InvalidInputError when that fails."""
+    binding = session.io_binding()
+    for value in session.get_inputs():
+        array = np.ascontiguousarray(rows[value.name])
+        binding.bind_cpu_input(value.name, array)
+    for value in session.get_outputs():
+        binding.bind_output(value.name)
+
+    def call() -> None:
+        session.run_with_iobinding(binding)
+
+    try:
+        call()
+    except Exception as error:  # ONNX Runtime's exceptions share no base class.
+        count = len(next(iter(rows.values())))
+        raise InvalidInputError(f"{what}: it does not run on {count} rows: {reason_of(error)}") from None
+    return call
 
 
 def standard_errors(policy: CompactVersion, model: bytes, call_rows: int) -> FidelityReport:
     """The errors of a policy in its standard form, which other operators compute. call_rows: see FidelityGate."""
-    calibration = policy.checkpoint.calibration
-    reference = policy.published.reference
-    expected = reference.run(policy.checkpoint.parameters, calibration)
-    return measure(Emission(model, ()), expected, calibration, policy.published.graph.signature, call_rows)
+    published, checkpoint = policy.published, policy.checkpoint
+    expected = published.reference.run(checkpoint.parameters, checkpoint.calibration)
+    return measure(Emission(model, ()), expected, checkpoint.calibration, published.graph.signature, call_rows)
 
 
-def without_gate(policy: CompactVersion, scheme: str, weight_encoding: str) -> bytes:
-    """The model of a policy in a scheme, whatever its errors are."""
-    return _emitted(policy, scheme, NO_LIMITS, weight_encoding).model
-
-
-def _emitted(
+def emit(
     policy: CompactVersion, scheme: str, thresholds: GateConfig, weight_encoding: str, call_rows: int = 0
-) -> Attempt:
+) -> Emitted:
+    """The policy in a scheme, not timed."""
     ladders = [Ladder(scheme)]
-    (emitted,) = quantize_and_check(RUN_ID, policy, ladders, thresholds, all_rows=True, call_rows=call_rows)
-    return replace(emitted, model=with_weight_encoding(emitted.model, weight_encoding))
+    (passed,) = quantize_and_check(RUN_ID, policy, ladders, thresholds, all_rows=True, call_rows=call_rows)
+    return Emitted(scheme, with_weight_encoding(passed.model, weight_encoding), passed.report, {})

@@ -12,18 +12,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from actorq.arithmetic import arithmetic
-from actorq.config import settings
+from actorq.config import schemes, settings
 from actorq.config.numbers import PositiveInt
 from actorq.config.parser import OneLineParser
-from actorq.config.schemes import (
-    ENCODING_HELP,
-    FORM_HELP,
-    STANDARD,
-    ExportEncoding,
-    Form,
-    SchemeName,
-    VersionChoice,
-)
 from actorq.config.sections import NO_LIMITS
 from actorq.config.settings import DefaultText, Settings
 from actorq.domain.policy import FP32, SIGNED, Policy, RetainedPolicy, Variant, variant_of
@@ -53,14 +44,14 @@ written."""
 class ExportSettings(Settings):
     """The policy to export, and its form."""
 
-    version: Annotated[VersionChoice | None, DefaultText("the best, or the newest if no version has an evaluation")] = (
-        Field(None, description="version of the policy: best, newest or a number; actorq policies lists them")
-    )
-    scheme: Annotated[SchemeName | None, DefaultText("the scheme of the run's actors")] = Field(
+    version: Annotated[
+        schemes.VersionChoice | None, DefaultText("the best, or the newest if no version has an evaluation")
+    ] = Field(None, description="version of the policy: best, newest or a number; actorq policies lists them")
+    scheme: Annotated[schemes.SchemeName | None, DefaultText("the scheme of the run's actors")] = Field(
         None, description="number format of the policy"
     )
-    weight_encoding: ExportEncoding = Field(None, description=ENCODING_HELP)
-    form: Form = Field("onnxruntime", description=FORM_HELP)
+    weight_encoding: schemes.ExportEncoding = Field(None, description=schemes.ENCODING_HELP)
+    form: schemes.Form = Field("onnxruntime", description=schemes.FORM_HELP)
     opset: Annotated[PositiveInt | None, DefaultText("19; 21 for int4; the model's if newer")] = Field(
         None, description="version of the ONNX operator set, for the standard form"
     )
@@ -77,7 +68,7 @@ def command() -> int:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Emit the policy if it is not stored in that scheme, and write it."""
     root, how = _parse(arguments)
-    if how.opset and how.form != STANDARD:
+    if how.opset and how.form != schemes.STANDARD:
         raise UserError("--opset: only the standard form has a choice of opset; give --form standard")
     _check_output(how)
     policies = RunPolicies(RunDirectory(root))
@@ -114,11 +105,11 @@ def _check_output(how: ExportSettings) -> None:
 
 
 def _export(policies: RunPolicies, version: RetainedPolicy, environment: EnvironmentSpec, how: ExportSettings) -> int:
-    config = policies.config
-    emitter = Emitter(PolicyReader(policies.run.policies), config.resolved_quantizer())
+    config, store = policies.config, PolicyReader(policies.run.policies)
+    emitter = Emitter(store, config.resolved_quantizer())
     scheme = how.scheme or policies.scheme_of(version)
     policy = emitter.catalog.get(Variant(scheme), version.version)
-    checkpoint = emitter.catalog.checkpoint(version.version)
+    checkpoint = store.checkpoint(version.version)
     if _is_refused(policy):
         if not how.force:
             advice = f"nothing is written; give --scheme {FP32}, or --force to write {scheme}"
@@ -127,7 +118,7 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: Environ
         policy = emitter.emit_again(checkpoint, scheme, NO_LIMITS)
         report = replace(policy.descriptor.fidelity, passed=False)
         policy = replace(policy, descriptor=replace(policy.descriptor, fidelity=report))
-    here, is_standard = arithmetic().weight_encoding, how.form == STANDARD
+    here, is_standard = arithmetic().weight_encoding, how.form == schemes.STANDARD
     # Most other runtimes expect signed weights.
     encoding = how.weight_encoding or (SIGNED if is_standard else here)
     policy = in_weight_encoding(policy, variant_of(scheme, encoding).weight_encoding)

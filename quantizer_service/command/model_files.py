@@ -58,10 +58,8 @@ def read_observations(path: Path, graph: Graph) -> dict[str, NDArray[Any]]:
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
         if size > MAX_FILE_BYTES:
-            raise UserError(
-                f"{path}: expected at most {MAX_FILE_BYTES >> 20} MiB of observations, got {size:,} bytes; a few "
-                "hundred rows are enough"
-            )
+            most = f"at most {MAX_FILE_BYTES >> 20} MiB of observations"
+            raise UserError(f"{path}: expected {most}, got {size:,} bytes; a few hundred rows are enough")
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except OSError as error:
@@ -81,16 +79,14 @@ def random_observations(graph: Graph, seed: int) -> dict[str, NDArray[Any]]:
     observations: dict[str, NDArray[Any]] = {}
     for name, spec in graph.inputs.items():
         shape = (RANDOM_ROWS, *spec.shape)
-        if spec.dtype.kind == "f":
-            observations[name] = rng.standard_normal(shape).astype(spec.dtype)
-        else:
-            # Other integers may be indices. 0 and 1 are nearly always valid.
-            observations[name] = rng.integers(0, 256 if spec.dtype == np.uint8 else 2, shape).astype(spec.dtype)
+        # Integers other than uint8 may be indices. 0 and 1 are nearly always valid.
+        values = 256 if spec.dtype == np.uint8 else 2
+        drawn = rng.standard_normal(shape) if spec.dtype.kind == "f" else rng.integers(0, values, shape)
+        observations[name] = drawn.astype(spec.dtype)
     return observations
 
 
 def _check_sizes(path: Path, tensors: list[onnx.TensorProto]) -> None:
-    """Raise UserError when the tensors' data in other files exceed the limit."""
     size = 0
     for tensor in tensors:
         length = next((entry.value for entry in tensor.external_data if entry.key == "length"), "0")
@@ -100,7 +96,5 @@ def _check_sizes(path: Path, tensors: list[onnx.TensorProto]) -> None:
         elif (file := path.parent / location).is_file():
             size += file.stat().st_size
     if size > MAX_FILE_BYTES:
-        raise UserError(
-            f"{path}: expected a policy of at most {MAX_FILE_BYTES >> 20} MiB, got weights of {size:,} bytes in other "
-            "files"
-        )
+        most = f"at most {MAX_FILE_BYTES >> 20} MiB"
+        raise UserError(f"{path}: expected a policy of {most}, got weights of {size:,} bytes in other files")

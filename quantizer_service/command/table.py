@@ -31,7 +31,6 @@ def print_table(comparison: Comparison, batches: Sequence[int], chosen: str) -> 
 
 
 def _notes(comparison: Comparison) -> Iterator[str]:
-    """Notes below the table."""
     reports = next((item.report.layers for item in comparison.emitted), ())
     if narrower := [layer for layer in reports if layer.units]:
         told = (f"{layer.name} {layer.units} of {layer.published_units}" for layer in narrower)

@@ -38,12 +38,11 @@ def parts_of(expected: Array, choices: Sequence[int]) -> list[slice]:
 
     Raises InvalidInputError when the parts are not the components of the output.
     """
-    sizes = choices or (expected.shape[1],)
-    if sum(sizes) != expected.shape[1]:
-        raise InvalidInputError(
-            f"graph: expected {sum(sizes)} components of the first output for {len(sizes)} discrete parts, got "
-            f"{expected.shape[1]}"
-        )
+    width = expected.shape[1]
+    sizes = choices or (width,)
+    if sum(sizes) != width:
+        parts = f"{sum(sizes)} components of the first output for {len(sizes)} discrete parts"
+        raise InvalidInputError(f"graph: expected {parts}, got {width}")
     stops = np.cumsum(sizes).tolist()
     return [slice(stop - size, stop) for size, stop in zip(sizes, stops, strict=True)]
 

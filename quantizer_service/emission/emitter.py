@@ -1,7 +1,4 @@
-"""Emits the policies of a checkpoint: validates it, removes dead units, quantizes, checks, serves and stores.
-
-The emitter knows neither the network nor threads. Only one thread at a time may use it.
-"""
+"""Emits the policies of a checkpoint: validates it, removes dead units, quantizes, checks, serves and stores."""
 
 import hashlib
 import logging
@@ -35,27 +32,21 @@ _MAX_GRAPHS = 4
 
 
 class Emitter:
-    """Emits the policies of one run into its catalog.
-
-    store: a PolicyStore, or a PolicyReader, which accepts no publications and keeps the state when it was opened.
-    config: settings for quantization and the gate.
-
-    catalog: the emitted versions.
-    """
+    """Emits the policies of one run into its catalog. For one thread at a time. store: see Catalog."""
 
     def __init__(self, store: PolicyReader, config: QuantizerConfig | None = None) -> None:
         config = config or QuantizerConfig()
         compensate = config.compensate is not False
         options = Options(config.quantize_ends, config.per_tensor_error, compensate=compensate)
         self._prepare = lru_cache(_MAX_GRAPHS)(lambda source: PreparedGraph(Graph.parse(source), options))
-        self._thresholds = config.gate
+        self._store, self._thresholds = store, config.gate
         self.catalog = Catalog(store, self.emit_again)
 
     def add_graph(self, source: PolicyGraph) -> None:
         """Validate, prepare and keep a graph. Raises InvalidInputError, and keeps nothing, when it is not valid."""
-        if source.digest not in self.catalog.graphs:
+        if source.digest not in self._store.graphs:
             self._prepare(source)
-            self.catalog.add_graph(source)
+            self.catalog.writer.add_graph(source)
 
     def publish(
         self,
@@ -87,24 +78,17 @@ class Emitter:
             encodings.setdefault(variant.scheme, []).append(variant.weight_encoding)
         optional = [ladder for ladder in map(graph.ladder, encodings) if ladder not in ladders]
         passed = quantize_and_check(self.catalog.run_id, compact, ladders, self._thresholds, optional)
-        policies = tuple(
-            policy
-            for attempt in passed
-            for policy in _encoded(
-                _described(self.catalog.run_id, checkpoint, attempt),
-                encodings.get(attempt.scheme) or [_own_encoding(attempt.scheme)],
-            )
-        )
+        here, policies = arithmetic().weight_encoding, []
+        for attempt in passed:
+            wanted = encodings.get(attempt.scheme) or [variant_of(attempt.scheme, here).weight_encoding]
+            policies += _encoded(_described(self.catalog.run_id, checkpoint, attempt), wanted)
         self.catalog.serve(checkpoint, policies)
         announce(policies)
         self.catalog.store_newest()
-        return policies
+        return tuple(policies)
 
     def emit_again(self, checkpoint: Checkpoint, scheme: str, thresholds: GateConfig | None = None) -> Policy:
-        """Emit a retained version in a missing scheme, with signed weights.
-
-        thresholds: replace the thresholds of the run's gate.
-        """
+        """Emit a retained version in a missing scheme, with signed weights. thresholds: instead of the run's own."""
         graph = self._prepared(checkpoint.graph_digest)
         compact = graph.without_dead_units(graph.validated(checkpoint))
         newest = checkpoint.version == self.catalog.newest_version
@@ -120,9 +104,9 @@ class Emitter:
         return run.batch, run.outputs, graph.graph.signature
 
     def _prepared(self, digest: bytes) -> PreparedGraph:
-        if digest not in self.catalog.graphs:
+        if digest not in self._store.graphs:
             raise ConflictError(f"checkpoint: this quantizer does not have the graph {digest.hex()}; send it first")
-        return self._prepare(self.catalog.graphs[digest])
+        return self._prepare(self._store.graphs[digest])
 
 
 def quantize_and_check(
@@ -157,7 +141,6 @@ def quantize_and_check(
 
 
 def _result_of(step: Callable[[Ladder], T], ladder: Ladder) -> T | None:
-    """The result of a step on an optional ladder; None when it fails."""
     try:
         return step(ladder)
     except OverdueError:
@@ -165,11 +148,6 @@ def _result_of(step: Callable[[Ladder], T], ladder: Ladder) -> T | None:
     except Exception:
         _log.exception("%s is left out of this version", ladder.scheme)
         return None
-
-
-def _own_encoding(scheme: str) -> str:
-    """The weight encoding of a scheme that nobody watches: one that this processor computes exactly."""
-    return variant_of(scheme, arithmetic().weight_encoding).weight_encoding
 
 
 def _encoded(policy: Policy, encodings: Iterable[str]) -> list[Policy]:

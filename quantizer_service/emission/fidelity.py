@@ -14,14 +14,7 @@ from actorq.domain.signature import Signature
 from actorq.quantization.calibration import Batch, rows_of
 from actorq.quantization.schemes.base import Emission
 from actorq.weightencoding import with_weight_encoding
-from quantizer_service.emission.action_errors import (
-    HIGHEST_MASK,
-    are_actions,
-    legal_actions,
-    observed_spans,
-    parts_of,
-    value_loss,
-)
+from quantizer_service.emission import action_errors
 from quantizer_service.emission.divergence import divergence, tells_distribution
 from quantizer_service.emission.inference import open_session, run_session
 from quantizer_service.emission.reference import Outputs
@@ -54,25 +47,24 @@ def measure(
     spans, counted = np.array(signature.acting.spans), np.ones(action.shape, np.bool_)
     varies, legal = np.ones(action.shape[1], np.bool_), counted
     if not signature.acting.spans:
-        legal = legal_actions(action)
-        spans, varies = observed_spans(action, legal, signature.is_discrete)
+        legal = action_errors.legal_actions(action)
+        spans, varies = action_errors.observed_spans(action, legal, signature.is_discrete)
         # A mask that the emitted policy does not have is an error.
-        counted = legal | (emitted > HIGHEST_MASK)
+        counted = legal | (emitted > action_errors.HIGHEST_MASK)
         errors[first] = np.where(counted, errors[first], 0.0)
     relative = errors[first] / spans
     kind = next(value.type for value in session.get_outputs() if value.name == first)
     is_integer = "int" in kind or "bool" in kind
-    chosen = is_integer or (not signature.acting.spans and are_actions(action, signature.is_discrete))
-    parts = parts_of(action, signature.acting.sizes)
+    are_actions = action_errors.are_actions(action, signature.is_discrete)
+    chosen = is_integer or (not signature.acting.spans and are_actions)
+    parts = action_errors.parts_of(action, signature.acting.sizes)
     divergences = divergence(expected, outputs, signature, parts)
-    values = signature.is_discrete and not chosen and divergences is None
-    taken = [emitted[:, part].argmax(1) for part in parts]
+    has_values = signature.is_discrete and not chosen and divergences is None
+    taken = [(emitted[:, part].argmax(1), part) for part in parts]
+    losses = [action_errors.value_loss(action[:, part], legal[:, part], own) for own, part in taken if has_values]
+    agreements = [(own == action[:, part].argmax(1)).mean() for own, part in taken]
     # The part that agrees least decides.
-    agreement = (
-        float((emitted == action).all(1).mean())
-        if chosen
-        else min(float((own == action[:, part].argmax(1)).mean()) for own, part in zip(taken, parts, strict=True))
-    )
+    agreement = float((emitted == action).all(1).mean() if chosen else min(agreements))
     return FidelityReport(
         observations=len(action),
         mean_error=float(_bounded(errors[first][counted].mean())),
@@ -87,9 +79,7 @@ def measure(
         ),
         mean_kl=None if divergences is None else float(divergences.mean()),
         max_kl=None if divergences is None else float(divergences.max()),
-        value_loss=max(value_loss(action[:, part], legal[:, part], own) for own, part in zip(taken, parts, strict=True))
-        if values
-        else None,
+        value_loss=max(losses, default=None),
     )
 
 

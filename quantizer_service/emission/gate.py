@@ -7,7 +7,7 @@ from actorq.domain.policy import FidelityReport, LayerReport
 from actorq.domain.signature import Signature
 from actorq.quantization.schemes import Emission
 from quantizer_service.emission.fidelity import measure, unfit
-from quantizer_service.emission.reference_run import ReferenceRun
+from quantizer_service.emission.reference import ReferenceRun
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Verdict:
     severity: tuple[float, float]
 
 
+@dataclass(frozen=True)
 class FidelityGate:
     """Checks the emitted policies of one version.
 
@@ -27,21 +28,20 @@ class FidelityGate:
     call_rows: rows of one call of the emitted policy; 0 for all. Dynamic ranges cover the rows of a call.
     """
 
-    def __init__(self, signature: Signature, run: ReferenceRun, thresholds: GateConfig, call_rows: int = 0) -> None:
-        self._call_rows = call_rows
-        self._signature = signature
-        self._run = run
-        self._thresholds = thresholds
+    signature: Signature
+    run: ReferenceRun
+    thresholds: GateConfig
+    call_rows: int = 0
 
     def check(self, emission: Emission) -> tuple[FidelityReport, Verdict]:
         """Measure and judge an emitted policy. Raises InvalidInputError when it does not run."""
-        report = measure(emission, self._run.outputs, self._run.batch, self._signature, self._call_rows)
-        return report, judge(report, self._thresholds)
+        report = measure(emission, self.run.outputs, self.run.batch, self.signature, self.call_rows)
+        return report, judge(report, self.thresholds)
 
     def refuse(self, layers: tuple[LayerReport, ...], reason: str) -> tuple[FidelityReport, Verdict]:
         """Refuse a policy that cannot be emitted or run."""
-        report = unfit(layers, self._run.outputs, self._run.batch, self._signature)
-        return report, Verdict(False, reason, severity(report, self._thresholds))
+        report = unfit(layers, self.run.outputs, self.run.batch, self.signature)
+        return report, Verdict(False, reason, severity(report, self.thresholds))
 
 
 def judge(report: FidelityReport, thresholds: GateConfig) -> Verdict:

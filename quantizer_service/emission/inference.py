@@ -47,11 +47,8 @@ def run_session(
 ) -> dict[str, NDArray[np.float64]]:
     """The outputs of these names, float64[rows, M].
 
-    Raises InvalidInputError when the model named `what` does not run, or an output is not batch first or not finite.
-
-    feeds: inputs by name. Unknown names are ignored.
+    feeds, failures: see `call_session`. masks, further failures: see `checked_outputs`.
     trial: allow outputs that are not finite, because the feeds are artificial.
-    masks: see `checked_outputs`.
     """
     batch = f"{rows} rows of zeros" if trial else CALIBRATION_BATCH
     outputs = call_session(session, feeds, f"{what}: it does not run on {batch}")
@@ -85,9 +82,7 @@ def checked_outputs(
         allowed one. It becomes the lowest float32.
     """
     first = next(iter(outputs))
-    return {
-        name: _checked(output, name, rows, what, trial, masks and name == first) for name, output in outputs.items()
-    }
+    return {name: _checked(each, name, rows, what, trial, masks and name == first) for name, each in outputs.items()}
 
 
 def _checked(output: object, name: str, rows: int, what: str, trial: bool, masks: bool) -> NDArray[np.float64]:
@@ -103,11 +98,8 @@ def _checked(output: object, name: str, rows: int, what: str, trial: bool, masks
     if masks and not masked.all(axis=1).any():
         values[masked] = np.finfo(np.float32).min
     if not np.isfinite(values).all():
-        remedy = (
-            "; if -inf marks actions that are not allowed, give --discrete-actions"
-            if masked.any() and not masks
-            else ""
-        )
+        marks = "; if -inf marks actions that are not allowed, give --discrete-actions"
+        remedy = marks if masked.any() and not masks else ""
         raise InvalidInputError(
             f"{what}: expected finite outputs on the calibration batch, got NaN or infinity in {name!r}{remedy}"
         )

@@ -16,7 +16,7 @@ bad policy costs a second emission in one of `LONGEST_WAIT` versions.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import islice
 
@@ -55,15 +55,7 @@ class Attempt:
     @property
     def refused(self) -> RefusedRung:
         """The entry for this rung in the final report."""
-        report = self.report
-        return RefusedRung(
-            report.float_layers,
-            report.relative_mean_error,
-            report.relative_max_error,
-            report.argmax_agreement,
-            report.mean_kl,
-            report.max_kl,
-        )
+        return RefusedRung(**{each.name: getattr(self.report, each.name) for each in fields(RefusedRung)})
 
 
 _Try = Callable[[Rung], Attempt]
@@ -117,7 +109,7 @@ class Ladder:
             self._tell(logging.INFO, version, found, "passes again")
             return found
         refused.append(found.refused)
-        self._waited_too_little()
+        self._wait = min(2 * self._wait, LONGEST_WAIT)
         return None
 
     def _climb(self, version: int, attempt: _Try, found: Attempt, refused: list[RefusedRung]) -> Attempt:
@@ -133,12 +125,8 @@ class Ladder:
         self._path = path
         self._changed_at = version
         if self._came_down:
-            self._came_down = False
-            self._waited_too_little()
+            self._came_down, self._wait = False, min(2 * self._wait, LONGEST_WAIT)
         return found
-
-    def _waited_too_little(self) -> None:
-        self._wait = min(2 * self._wait, LONGEST_WAIT)
 
     def _attempt(self, rung: Rung, quantize: Callable[[Rung], Emission], gate: FidelityGate) -> Attempt:
         emission = Emission(b"", ())

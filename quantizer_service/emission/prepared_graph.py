@@ -13,8 +13,7 @@ from actorq.quantization.schemes import Emission, Options, Scheme, scheme_named
 from actorq.quantization.schemes.base import Plan
 from actorq.quantization.schemes.fp32 import Fp32
 from quantizer_service.emission.ladder import Ladder, Rung
-from quantizer_service.emission.reference import Reference
-from quantizer_service.emission.reference_run import ReferenceRun
+from quantizer_service.emission.reference import Reference, ReferenceRun
 
 # Limit of compact forms with plans. Masks change rarely, and a unit that returns does so within a few versions.
 MAX_FORMS = 4
@@ -62,10 +61,7 @@ def _plan(graph: Graph, scheme: Scheme, options: Options, rung: Rung) -> Plan:
 
 @dataclass
 class CompactForm:
-    """The graph that schemes quantize: the published graph, or a smaller one without dead units.
-
-    widths: published and live units by layer name, for layers with dead units.
-    """
+    """The graph that schemes quantize: the published graph, or one without dead units. widths: see SchemePlans."""
 
     graph: Graph
     options: Options
@@ -88,9 +84,7 @@ class CompactForm:
 class CompactVersion:
     """A validated checkpoint without its dead units.
 
-    published: the graph with all units.
-    form: the graph without dead units; `published` if all units are live.
-    parameters: the parameters of `form`.
+    form: the graph without dead units, which takes `parameters`; `published` if all units are live.
     """
 
     checkpoint: Checkpoint
@@ -138,14 +132,13 @@ class PreparedGraph:
 
     def without_dead_units(self, checkpoint: Checkpoint) -> "CompactVersion":
         """A validated checkpoint in its compact form; the published graph if all units are live."""
-        parameters = checkpoint.parameters
-        live = self._compactor.live_units(parameters)
-        compact = None if live is None else self._compactor.parameters(parameters, live)
+        parameters, compactor = checkpoint.parameters, self._compactor
+        live = compactor.live_units(parameters)
+        compact = None if live is None else compactor.parameters(parameters, live)
         if live is None or compact is None:
             return CompactVersion(checkpoint, self._whole, self._whole, parameters)
-        form = self._forms.pop(live.key, None) or CompactForm(
-            self._compactor.graph(live), self._options, self._compactor.widths(live)
-        )
+        form = self._forms.pop(live.key, None)
+        form = form or CompactForm(compactor.graph(live), self._options, compactor.widths(live))
         self._forms[live.key] = form
         while len(self._forms) > MAX_FORMS:
             del self._forms[next(iter(self._forms))]

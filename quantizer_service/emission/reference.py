@@ -1,6 +1,6 @@
-"""Runs the FP32 policy of a graph on calibration batches, as the reference for calibration and fidelity."""
+"""Runs the FP32 policy of a graph on calibration batches: the reference for calibration and for fidelity."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from functools import lru_cache, partial
 
 import numpy as np
@@ -9,23 +9,22 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from actorq.domain import limits
+from actorq.domain.policy import Checkpoint
 from actorq.errors import InvalidInputError
-from actorq.quantization.calibration import Batch, Observed, rows_of, summarize
+from actorq.quantization.calibration import Batch, Observed, Statistic, Statistics, evenly_spaced, rows_of, summarize
 from actorq.quantization.footprint import TRIAL_ROWS
 from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import BATCH_FIRST_STATES, RECURRENT_OPERATORS
 from actorq.wire import bounds
-from quantizer_service.emission.inference import (
-    CALIBRATION_BATCH,
-    call_session,
-    checked_outputs,
-    open_session,
-    run_session,
-)
+from quantizer_service.emission import inference
 
 Outputs = dict[str, NDArray[np.float64]]
 # Limit of sessions with hidden tensors as outputs. Each set of schemes and rungs needs its own.
 _MAX_PROBES = 8
+# Limit of weights times rows in the FP32 run of one version: about 25 ms on one core. It allows 256 rows for three
+# layers of 2048 units. Larger policies get fewer rows, but at least 64.
+MAX_WEIGHT_ROWS = 2_400_000_000
+MIN_ROWS = 64
 
 
 class Reference:
@@ -37,7 +36,7 @@ class Reference:
     """
 
     def __init__(self, graph: Graph) -> None:
-        self._session = open_session(graph.source.model, "graph")
+        self._session = inference.open_session(graph.source.model, "graph")
         self._outputs = graph.outputs
         self._masks = graph.signature.is_discrete
         self._probe = lru_cache(_MAX_PROBES)(partial(_probe, graph))
@@ -45,10 +44,8 @@ class Reference:
         _check_descriptor(graph, outputs)
         components = next(iter(outputs.values())).shape[1]
         if (spans := len(graph.signature.acting.spans)) not in (0, components):
-            raise InvalidInputError(
-                f"graph: expected an action span for each of the {components} components of the first output, or "
-                f"none, got {spans}"
-            )
+            expected = f"an action span for each of the {components} components of the first output, or none"
+            raise InvalidInputError(f"graph: expected {expected}, got {spans}")
 
     def _trial(self, graph: Graph) -> Outputs:
         """The outputs on zeros, or else on ones: an integer may be a divisor."""
@@ -58,9 +55,8 @@ class Reference:
             feeds = {name: make((TRIAL_ROWS, *spec.shape), spec.dtype) for name, spec in graph.inputs.items()}
             # Zero weights may cause NaN in a normalization. This run checks only operators and shapes.
             try:
-                return run_session(
-                    self._session, {**parameters, **feeds}, TRIAL_ROWS, "graph", self._outputs, trial=True
-                )
+                feeds |= parameters
+                return inference.run_session(self._session, feeds, TRIAL_ROWS, "graph", self._outputs, trial=True)
             except InvalidInputError as error:
                 failures.append(error)
         raise InvalidInputError(f"{failures[0]}{_remedy(graph)}") from None
@@ -70,9 +66,7 @@ class Reference:
 
         parameters, calibration: checked by the graph.
         """
-        feeds = {**parameters, **calibration}
-        rows = rows_of(calibration)
-        return run_session(self._session, feeds, rows, "FP32 policy", self._outputs, masks=self._masks)
+        return self.observe(parameters, calibration, ())[0]
 
     def observe(
         self, parameters: Parameters, calibration: Batch, observed: Iterable[Observed]
@@ -82,10 +76,11 @@ class Reference:
         feeds = {**parameters, **calibration}
         inner = frozenset(name for name, _ in wanted).difference(feeds, self._outputs)
         session = self._probe(inner) if inner else self._session
-        values = call_session(session, feeds, f"FP32 policy: it does not run on {CALIBRATION_BATCH}")
-        outputs = checked_outputs(
-            {name: values[name] for name in self._outputs}, rows, "FP32 policy", masks=self._masks
+        values = inference.call_session(
+            session, feeds, f"FP32 policy: it does not run on {inference.CALIBRATION_BATCH}"
         )
+        found = {name: values[name] for name in self._outputs}
+        outputs = inference.checked_outputs(found, rows, "FP32 policy", masks=self._masks)
         values |= feeds
         return outputs, {each: summarize(values[each.tensor], each.statistic) for each in wanted}
 
@@ -120,4 +115,53 @@ def _probe(graph: Graph, inner: frozenset[str]) -> ort.InferenceSession:
     model.CopyFrom(graph.model)
     # Without a type: ONNX Runtime infers it.
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(inner))
-    return open_session(model.SerializeToString(), "graph", probe=True)
+    return inference.open_session(model.SerializeToString(), "graph", probe=True)
+
+
+class ReferenceRun:
+    """A validated checkpoint with the outputs of its FP32 policy, on the observations `batch` for the comparison.
+
+    published: runs the published graph.
+    compact, parameters: runs the graph without dead units, with these parameters; `published` if all are live.
+    observed: statistics that will be needed. The same run measures them.
+    all_rows: compare on the whole calibration batch, even for a large policy.
+
+    Raises InvalidInputError when the policy does not run or its outputs are not finite.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        checkpoint: Checkpoint,
+        published: Reference,
+        compact: Reference,
+        parameters: Parameters,
+        observed: Set[Observed] = frozenset(),
+        all_rows: bool = False,
+    ) -> None:
+        self.run_id, self.checkpoint, self.parameters = run_id, checkpoint, parameters
+        self._compact = compact
+        weights = sum(array.size for array in checkpoint.parameters.values())
+        self.batch = checkpoint.calibration if all_rows else measured_batch(checkpoint.calibration, weights)
+        whole = self.batch is checkpoint.calibration
+        now = {each for each in observed if whole or each.statistic is not Statistic.RANGE}
+        # A compact graph has other hidden tensors. `statistics` runs it when they are needed.
+        now = now if compact is published else set()
+        self.outputs, self._known = published.observe(checkpoint.parameters, self.batch, now)
+
+    def statistics(self, observed: Set[Observed]) -> Statistics:
+        """The given statistics, each measured once: ranges over the whole calibration batch, others over `batch`.
+
+        For a large policy `batch` is only a part, which suffices for a mean but not for a maximum.
+        """
+        missing = observed - self._known.keys()
+        ranges = {each for each in missing if each.statistic is Statistic.RANGE}
+        for rows, part in ((self.checkpoint.calibration, ranges), (self.batch, missing - ranges)):
+            if part:
+                self._known.update(self._compact.observe(self.parameters, rows, part)[1])
+        return {each: self._known[each] for each in observed}
+
+
+def measured_batch(calibration: Batch, weights: int) -> Batch:
+    """The rows for comparing a policy with this number of weights: all, or evenly spaced ones for a large policy."""
+    return evenly_spaced(calibration, max(MIN_ROWS, MAX_WEIGHT_ROWS // max(1, weights)))

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -20,11 +21,8 @@ class Feed:
     Only the newest policy waits for the event loop. A busy loop skips versions in between.
 
     The feed calls these functions on the event loop until it is stopped:
-    deliver: with each policy.
-    refused: with the variant, when a received policy was refused.
+    deliver: with each policy. refused: when a received policy was refused.
     end: with variant and error, when the feed gives up: an unknown scheme at the upstream, or an unexpected error.
-
-    thread: reads the stream.
     """
 
     def __init__(
@@ -33,29 +31,25 @@ class Feed:
         variant: Variant,
         backoff: Backoff | None,
         deliver: Callable[[EncodedPolicy], None],
-        refused: Callable[[Variant], None],
+        refused: Callable[[], object],
         end: Callable[[Variant, Exception], None],
     ) -> None:
         self.connected = False
-        self._upstream = upstream
-        self._variant = variant
-        self._backoff = backoff
+        self._upstream, self._variant, self._backoff = upstream, variant, backoff
         self._on_policy, self._on_refused, self._on_end = deliver, refused, end
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._stream: UpstreamStream | None = None
-        self._waiting: EncodedPolicy | None = None
+        self._waiting: deque[EncodedPolicy] = deque(maxlen=1)
         # A daemon thread, because a hanging upstream must not delay the end of the process. No data is lost with it.
         self.thread = threading.Thread(target=self._run, name=f"upstream {variant}", daemon=True)
         self.thread.start()
 
     def stop(self) -> None:
         """End the stream. Call it on the event loop."""
-        with self._lock:
-            self._stopped.set()
-            if self._stream is not None:
-                self._stream.cancel()
+        self._stopped.set()
+        if self._stream is not None:
+            self._stream.cancel()
 
     def _run(self) -> None:
         try:
@@ -64,42 +58,34 @@ class Feed:
             self._call(partial(self._on_end, self._variant, error))
 
     def _watch(self, connected: Callable[[], None]) -> None:
-        stream = self._upstream.watch(self._variant)
-        with self._lock:
-            self._stream = stream
-            if self._stopped.is_set():
-                stream.cancel()
+        stream = self._stream = self._upstream.watch(self._variant)
+        # After the stream is known to `stop`, which may have come before.
+        if self._stopped.is_set():
+            stream.cancel()
         try:
             stream.wait()
             self.connected = True
             for policy in stream:
                 # Called only after a valid policy, so that the backoff grows for an upstream with invalid policies.
                 connected()
-                self._hand_over(policy)
+                self._waiting.append(policy)
+                self._call(self._deliver)
         except (NotFoundError, UnavailableError):
             raise
         except ActorQError as error:
             if isinstance(error, (InvalidInputError, ExhaustedError)):
-                self._call(partial(self._on_refused, self._variant))
+                self._call(self._on_refused)
             # A retry after any error, because the upstream may be repaired or replaced.
             raise UnavailableError(f"{self._upstream.peer}: {error}; the last valid policy stays served") from error
         finally:
             self.connected = False
         raise UnavailableError(f"{self._upstream.peer} ended the stream of {self._variant} policies")
 
-    def _hand_over(self, policy: EncodedPolicy) -> None:
-        with self._lock:
-            waits, self._waiting = self._waiting is not None, policy
-        if not waits:
-            self._call(self._deliver)
-
     def _deliver(self) -> None:
-        with self._lock:
-            policy, self._waiting = self._waiting, None
-        if policy is not None:
-            self._on_policy(policy)
+        if self._waiting:
+            self._on_policy(self._waiting.pop())
 
-    def _call(self, function: Callable[[], None]) -> None:
+    def _call(self, function: Callable[[], object]) -> None:
         def unless_stopped() -> None:
             if not self._stopped.is_set():
                 function()

@@ -1,7 +1,6 @@
-"""Holds the newest policy of each variant for the watchers.
+"""Holds the newest policy of each variant for the watchers. For use in one event loop.
 
-Watchers have no queues: a slow watcher skips versions, delays no other watcher, and is at most one policy behind. For
-use in one event loop.
+Watchers have no queues: a slow watcher skips versions, delays no other watcher, and is at most one policy behind.
 """
 
 import asyncio
@@ -14,10 +13,7 @@ from quantizer_service.serving.policy_stream import EncodedPolicy
 
 
 class NewestPolicies:
-    """The newest policy of each variant, shared by all watchers.
-
-    on_idle: called with a variant when its last watcher has left.
-    """
+    """The newest policy of each variant. on_idle: called with a variant when its last watcher has left."""
 
     def __init__(self, on_idle: Callable[[Variant], None] = lambda variant: None) -> None:
         self._newest: dict[Variant, EncodedPolicy] = {}
@@ -25,11 +21,6 @@ class NewestPolicies:
         self._watchers: dict[Variant, dict[Watcher, None]] = {}
         self._on_idle = on_idle
         self._closed = False
-
-    @property
-    def watchers(self) -> int:
-        """Number of watchers."""
-        return sum(map(len, self._watchers.values()))
 
     @property
     def watchers_by_variant(self) -> Mapping[Variant, int]:
@@ -110,10 +101,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._waiting: asyncio.Future[None] | None = None
 
     async def next(self) -> EncodedPolicy | None:
-        """Wait for a newer policy than the last seen one, and return it. None when the watcher has ended.
-
-        Raises the error of `refuse`.
-        """
+        """Wait for a policy newer than the last seen. None when the watcher has ended. Raises the error of `refuse`."""
         while self._open:
             if (version := self._newest.version(self._variant)) > self._seen:
                 self._seen = version

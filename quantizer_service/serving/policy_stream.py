@@ -27,18 +27,6 @@ def policy_messages(policy: Policy) -> Messages:
     return (descriptor.SerializeToString(), *_part_messages(policy.model, policy.descriptor.version, ENCODINGS))
 
 
-def plain_messages(messages: Messages) -> Messages:
-    """The same policy without packing, for a watcher that accepts no encoding. The messages must be valid."""
-    parts = [quantizer_pb2.WatchPoliciesResponse.FromString(message).part for message in messages[1:]]
-    if not parts or parts[0].header.encoding == tensor_pb2.BLOB_ENCODING_UNSPECIFIED:
-        return messages
-    version = parts[0].header.version
-    assembler = BlobAssembler(version)
-    model = [assembler.add(part) for part in parts][-1]
-    assert model is not None
-    return (messages[0], *_part_messages(model, version))
-
-
 def _part_messages(model: bytes, version: int, encodings: Iterable[tensor_pb2.BlobEncoding] = ()) -> Iterator[bytes]:
     for part in split_blob(model, version, encodings=encodings):
         yield quantizer_pb2.WatchPoliciesResponse(part=part).SerializeToString()
@@ -46,7 +34,7 @@ def _part_messages(model: bytes, version: int, encodings: Iterable[tensor_pb2.Bl
 
 @dataclass(frozen=True)
 class EncodedPolicy:
-    """A policy with its serialized messages."""
+    """A policy with its serialized messages, which must be valid."""
 
     descriptor: PolicyDescriptor
     messages: Messages
@@ -62,14 +50,19 @@ class EncodedPolicy:
 
     @cached_property
     def _plain(self) -> Messages:
-        return plain_messages(self.messages)
+        """The messages without packing, for a receiver that accepts no encoding."""
+        parts = [quantizer_pb2.WatchPoliciesResponse.FromString(message).part for message in self.messages[1:]]
+        if not parts or parts[0].header.encoding == tensor_pb2.BLOB_ENCODING_UNSPECIFIED:
+            return self.messages
+        version = parts[0].header.version
+        assembler = BlobAssembler(version)
+        model = [assembler.add(part) for part in parts][-1]
+        assert model is not None
+        return (self.messages[0], *_part_messages(model, version))
 
 
 class StreamedPolicies:
-    """The policies of one stream, each with its received messages.
-
-    variant: the requested variant.
-    """
+    """The policies of one stream of this variant, each with its received messages."""
 
     def __init__(self, variant: Variant) -> None:
         self._assembler = wire.PolicyAssembler(variant)

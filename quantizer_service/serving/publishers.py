@@ -16,6 +16,11 @@ _log = logging.getLogger(__name__)
 PATIENCE_S = 45.0
 
 
+def draining() -> ActorQError:
+    """The error for a publisher of a service that drains."""
+    return UnavailableError("this service is draining; open the stream again later")
+
+
 class Turn:
     """The stream of one publisher. Its learner is known once it has opened.
 
@@ -23,10 +28,9 @@ class Turn:
     """
 
     def __init__(self) -> None:
-        self.learner: Lineage = UNCHECKED
+        self.learner = self._by = UNCHECKED
         self.ended = asyncio.Event()
         self.replaced = asyncio.Event()
-        self._by = UNCHECKED
 
     def replace(self, by: Lineage) -> None:
         """Record that another publisher has taken over."""
@@ -48,10 +52,8 @@ class Publishers:
     """
 
     def __init__(self, catalog: Catalog, worker: Worker, draining: asyncio.Event, patience_s: float) -> None:
-        self._catalog = catalog
-        self._worker = worker
-        self._draining = draining
-        self._patience_s = patience_s
+        self._catalog, self._worker = catalog, worker
+        self._draining, self._patience_s = draining, patience_s
         self._turn: Turn | None = None
         self.refused = 0
 
@@ -62,7 +64,7 @@ class Publishers:
         has not by then: this learner is a copy of the one that publishes.
         """
         try:
-            await self._worker.do(self._catalog.check, run_id, turn.learner)
+            await self._worker.do(self._catalog.writer.check, run_id, turn.learner)
             while (rival := self._rival(turn.learner)) is not None:
                 await self._outwait(rival, turn.learner)
             answer = await self._worker.do(self._catalog.claim, run_id, turn.learner)
@@ -91,7 +93,7 @@ class Publishers:
             for wait in waits:
                 wait.cancel()
         if self._draining.is_set():
-            raise UnavailableError("this service is draining; open the stream again later")
+            raise draining()
         if not rival.ended.is_set():
-            await self._worker.do(self._catalog.refuse, learner)
+            await self._worker.do(self._catalog.writer.refuse, learner)
             raise superseded()

@@ -5,11 +5,11 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 from actorq.config.sections import QuantizerConfig
-from actorq.domain.policy import AUTO, Checkpoint, Policy, PolicyDescriptor, PolicyGraph, RetainedPolicy, Variant
+from actorq.domain.policy import AUTO, Checkpoint, Policy, PolicyGraph, Variant
 from actorq.domain.processes import ProcessStats
 from actorq.domain.status import Receipt
 from actorq.domain.trajectory import Evaluation
@@ -38,23 +38,15 @@ class Quantizer:
     A learner's calls are answered in their order, and so are those of all readers together.
 
     resources: measures this process.
-    clock: seconds, to time emissions.
     worker: does the CPU work; None for a worker with the default limit.
-    patience_s: see Publishers.
 
-    policies: the newest policies, and their watchers. publishers: the learner's streams.
+    policies: the newest policies, and their watchers.
     emitted, refusals: emitted policies by variant, and rungs that the fidelity gate refused by scheme, since the start.
     emit_seconds: times from the last byte of a checkpoint to served policies, for all schemes together.
+    describe, list_versions, hold: see Catalog.
     """
 
-    def __init__(
-        self,
-        emitter: Emitter,
-        resources: Callable[[], ProcessStats],
-        clock: Callable[[], float] = time.perf_counter,
-        worker: Worker | None = None,
-        patience_s: float = PATIENCE_S,
-    ) -> None:
+    def __init__(self, emitter: Emitter, resources: Callable[[], ProcessStats], worker: Worker | None = None) -> None:
         self._emitter = emitter
         self._catalog = emitter.catalog
         self._resources = resources
@@ -66,19 +58,25 @@ class Quantizer:
         self._publishing: set[asyncio.Task[Receipt]] = set()
         # Each message of a publication waits for one reader at most, no matter how many there are.
         self._reader = asyncio.Lock()
-        self.clock = clock
         self.draining = asyncio.Event()
-        self.publishers = Publishers(self._catalog, self.worker, self.draining, patience_s)
+        self.publishers = Publishers(self._catalog, self.worker, self.draining, PATIENCE_S)
+        self.describe = self._reading(self._catalog.describe)
+        self.list_versions = self._reading(self._catalog.list_versions)
+        self.hold = self._reading(self._catalog.hold)
         self.policies.put(map(EncodedPolicy.of, self._catalog.newest_policies))
 
     def intake(self) -> "Quantizer":
         """This quantizer, which accepts publications. A relay raises ConflictError."""
         return self
 
-    async def _read(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """As `worker.do`, after all readers that wait."""
-        async with self._reader:
-            return await self.worker.do(function, *args, **kwargs)
+    def _reading(self, function: Callable[P, R]) -> Callable[P, Awaitable[R]]:
+        """The function, which runs on the worker after all readers that wait."""
+
+        async def read(*args: P.args, **kwargs: P.kwargs) -> R:
+            async with self._reader:
+                return await self.worker.do(function, *args, **kwargs)
+
+        return read
 
     async def claim(self, run_id: str, scheme: str, turn: Turn) -> tuple[int, tuple[bytes, ...]]:
         """Begin the stream of a learner whose actors use `scheme`. See Publishers.admit.
@@ -96,7 +94,7 @@ class Quantizer:
     async def publish(self, checkpoint: Checkpoint, scheme: str, received_at: float) -> Receipt:
         """Emit a version in the run's scheme and the watched variants, serve it, store it, and return the receipt.
 
-        received_at: arrival of its last byte, by `clock`.
+        received_at: `time.perf_counter` at the arrival of its last byte.
         """
         own = () if scheme == AUTO else (scheme,)
         begun = threading.Event()
@@ -117,19 +115,7 @@ class Quantizer:
         newest = self.policies.get(variant)
         if newest is not None and self._is_newest(variant) and version in (0, newest.descriptor.version):
             return newest
-        return await self._read(self._get, variant, version)
-
-    async def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
-        """The descriptor of a retained policy. See Catalog.describe."""
-        return await self._read(self._catalog.describe, scheme, version)
-
-    async def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
-        """See Catalog.list_versions."""
-        return await self._read(self._catalog.list_versions, page_size, page_token)
-
-    async def hold(self, version: int, seconds: float) -> float:
-        """See Catalog.hold."""
-        return await self._read(self._catalog.hold, version, seconds)
+        return await self._reading(self._get)(variant, version)
 
     async def record_evaluation(self, evaluation: Evaluation) -> None:
         """See Catalog.record_evaluation."""
@@ -188,7 +174,7 @@ class Quantizer:
             nonlocal emit_seconds
             self.policies.put(policies)
             self.policies.forget_unwatched(checkpoint.version)
-            emit_seconds = self.clock() - received_at
+            emit_seconds = time.perf_counter() - received_at
             self.emit_seconds.observe(emit_seconds)
             for policy in policies:
                 self.emitted[policy.descriptor.variant] += 1
@@ -209,7 +195,7 @@ class Quantizer:
             version=checkpoint.version,
             policies=tuple(policy.descriptor for policy in policies),
             emit_seconds=emit_seconds,
-            watchers=self.policies.watchers,
+            watchers=sum(self.policies.watchers_by_variant.values()),
             process=await self.worker.do(self._resources),
         )
 

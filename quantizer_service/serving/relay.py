@@ -1,7 +1,6 @@
 """A relay: serves the policies of a quantizer or of another relay to its own watchers, from memory.
 
-The relay has one upstream stream for each watched variant. It keeps the newest policy of each variant as the received
-bytes. Relays of relays form a tree.
+It has one upstream stream for each watched variant, and keeps the newest policy of each as the received bytes.
 """
 
 import asyncio
@@ -31,7 +30,6 @@ class Relay:
     now: clock in Unix seconds, for the lag.
 
     policies: the newest policies of the current run, and their watchers.
-    relayed, refused: numbers of policies passed on and refused, by variant.
     lag_seconds: time from the learner's snapshot to the newest policy's arrival, by variant and both machines' clocks.
     run_id: run of the served policies; empty before the first.
     failed: holds the error after an unexpected failure of a feed.
@@ -72,7 +70,7 @@ class Relay:
             raise UnavailableError("the relay is draining; connect again later")
         watcher = self.policies.watch(variant, after_version)
         if variant not in self._feeds:
-            calls = self._serve, self._count_refusal, self._end
+            calls = self._serve, lambda: self.refused.update([variant]), self._end
             self._feeds[variant] = Feed(self._upstream, variant, self._backoff, *calls)
         return watcher
 
@@ -119,20 +117,13 @@ class Relay:
         version = self.policies.version(variant)
         if newest is not None and descriptor.version == version and descriptor.sha256 != newest.descriptor.sha256:
             self.refused[variant] += 1
-            _log.error(
-                "%s serves version %d in %s with other bytes than before; the first bytes stay served",
-                self._upstream.peer,
-                descriptor.version,
-                variant,
-            )
+            text = "%s serves version %d in %s with other bytes than before; the first bytes stay served"
+            _log.error(text, self._upstream.peer, version, variant)
         if descriptor.version <= version:
             return
         self.policies.put([policy])
         self.relayed[variant] += 1
         self.lag_seconds[variant] = self._now() - descriptor.snapshot_at
-
-    def _count_refusal(self, variant: Variant) -> None:
-        self.refused[variant] += 1
 
     def _end(self, variant: Variant, error: Exception) -> None:
         self._stop((variant,))

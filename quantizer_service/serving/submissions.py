@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from actorq import wire
 from actorq.domain.limits import MAX_BLOB_BYTES
@@ -17,8 +18,13 @@ from quantizer_service.store.policy_files import decode_tensors
 # Graphs have no weights. The largest known ones have some hundred kilobytes.
 MAX_GRAPH_BYTES = 8 * 1024**2
 
-
 Submission = wire.Opening | PolicyGraph | Checkpoint | Evaluation
+
+
+class _Announced(NamedTuple):
+    what: str
+    assembler: BlobAssembler
+    finish: Callable[[SealedBytes], Submission]
 
 
 class SubmissionAssembler:
@@ -29,9 +35,7 @@ class SubmissionAssembler:
 
     def __init__(self) -> None:
         self._opened = False
-        self._assembler: BlobAssembler | None = None
-        self._finish: Callable[[SealedBytes], Submission] | None = None
-        self._announced = ""
+        self._announced: _Announced | None = None
 
     def add(self, request: quantizer_pb2.PublishCheckpointsRequest) -> Submission | None:
         """Add the next message. Returns the submission if it is complete."""
@@ -39,8 +43,9 @@ class SubmissionAssembler:
         if self._opened == (kind == "open"):
             expected = "a graph, checkpoint, part or evaluation" if self._opened else "`open` first"
             raise InvalidInputError(f"publication: expected {expected}, got {_named(kind)}")
-        if (self._finish is not None) != (kind == "part"):
-            expected = f"the parts of {self._announced}" if self._finish else "a graph, checkpoint or evaluation"
+        if (self._announced is not None) != (kind == "part"):
+            parts = self._announced and f"the parts of {self._announced.what}"
+            expected = parts or "a graph, checkpoint or evaluation"
             raise InvalidInputError(f"publication: expected {expected}, got {_named(kind)}")
         match kind:
             case "open":
@@ -52,36 +57,30 @@ class SubmissionAssembler:
                 return self._add(request)
             case "graph":
                 digest = bounds.digest("graph.digest", request.graph.digest)
-                self._announce("the graph", 0, MAX_GRAPH_BYTES, partial(_graph, digest))
+                self._announced = _Announced("the graph", BlobAssembler(0, MAX_GRAPH_BYTES), partial(_graph, digest))
             case "checkpoint":
                 header = wire.checkpoint_header_from_proto(request.checkpoint)
                 what = f"checkpoint {header.version}"
-                self._announce(what, header.version, MAX_BLOB_BYTES, partial(_checkpoint, header, what))
+                assembler = BlobAssembler(header.version, MAX_BLOB_BYTES)
+                self._announced = _Announced(what, assembler, partial(_checkpoint, header, what))
             case _:
                 raise InvalidInputError("publication: expected a payload, got none")
         return None
 
     def end(self) -> None:
         """End the stream. Raises InvalidInputError for an incomplete graph or checkpoint."""
-        if self._finish is not None:
-            raise InvalidInputError(
-                f"publication: expected the parts of {self._announced}, got the end of the stream; they are dropped"
-            )
-
-    def _announce(self, what: str, version: int, limit_bytes: int, finish: Callable[[SealedBytes], Submission]) -> None:
-        self._announced = what
-        self._assembler = BlobAssembler(version, limit_bytes)
-        self._finish = finish
+        if self._announced is not None:
+            expected = f"expected the parts of {self._announced.what}"
+            raise InvalidInputError(f"publication: {expected}, got the end of the stream; they are dropped")
 
     def _add(self, request: quantizer_pb2.PublishCheckpointsRequest) -> Submission | None:
-        assert self._assembler is not None
-        assert self._finish is not None
-        blob = self._assembler.add(request.part)
+        assert self._announced is not None
+        _, assembler, finish = self._announced
+        blob = assembler.add(request.part)
         if blob is None:
             return None
-        sealed = SealedBytes(blob, self._assembler.sha256)
-        finish, self._finish, self._assembler = self._finish, None, None
-        return finish(sealed)
+        self._announced = None
+        return finish(SealedBytes(blob, assembler.sha256))
 
 
 def _graph(digest: bytes, blob: SealedBytes) -> PolicyGraph:

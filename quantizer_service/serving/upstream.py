@@ -1,8 +1,9 @@
 """The client of a relay for its upstream, a quantizer or another relay."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from google.protobuf.message import Message
@@ -10,7 +11,7 @@ from google.protobuf.message import Message
 from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.domain.contract import CONTRACT
-from actorq.domain.policy import PolicyDescriptor, RetainedPolicy, Variant
+from actorq.domain.policy import Variant
 from actorq.errors import InvalidInputError, UnavailableError
 from actorq.transport.errors import translated
 from actorq.transport.options import UNARY_DEADLINE_S
@@ -29,7 +30,7 @@ _THREADS = 4
 class Upstream:
     """Asks a quantizer or relay over the network. Its policies are checked and keep their received messages.
 
-    Calls raise the errors of `actorq.errors`.
+    describe, list_versions, hold: the client's calls `fidelity`, `page` and `hold`.
     """
 
     def __init__(self, client: QuantizerClient) -> None:
@@ -37,22 +38,12 @@ class Upstream:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="upstream")
         self._closed = False
         self.peer = f"upstream {client.peer}"
+        self.describe, self.hold = self._calling(client.fidelity), self._calling(client.hold)
+        self.list_versions = self._calling(client.page)
 
     async def get(self, variant: Variant, version: int = 0) -> EncodedPolicy:
         """A retained policy; version 0 for the newest."""
-        return await self._call(self._get, variant, version)
-
-    async def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
-        """The descriptor of a retained policy."""
-        return await self._call(self._client.fidelity, scheme, version)
-
-    async def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
-        """A page of the retained versions, newest first, and the token of the next page."""
-        return await self._call(self._client.page, page_size, page_token)
-
-    async def hold(self, version: int, seconds: float) -> float:
-        """Retain a version until its next evaluation, for at most `seconds`. Returns the granted seconds."""
-        return await self._call(self._client.hold, version, seconds)
+        return await self._calling(self._get)(variant, version)
 
     def watch(self, variant: Variant) -> "UpstreamStream":
         """Open a stream of a variant's newest policies, which begins with the current one. Thread-safe."""
@@ -79,36 +70,39 @@ class Upstream:
         call = self._client.channel.unary_stream(f"/{_SERVICE}/{method}")
         return call(request.SerializeToString(), timeout=deadline_s)
 
-    async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        # The server still ends its last calls when the connection is closed. They may succeed elsewhere.
-        if self._closed:
-            raise UnavailableError(f"{self.peer}: this relay is ending; connect again later")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))
+    def _calling(self, function: Callable[P, R]) -> Callable[P, Awaitable[R]]:
+        async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            # The server still ends its last calls when the connection is closed. They may succeed elsewhere.
+            if self._closed:
+                raise UnavailableError(f"{self.peer}: this relay is ending; connect again later")
+            return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))
+
+        return call
 
 
+@dataclass(frozen=True)
 class UpstreamStream:
     """The complete and checked policies of one stream. Another thread may cancel it."""
 
-    def __init__(self, call: Any, variant: Variant, peer: str) -> None:
-        self._call = call
-        self._variant = variant
-        self._peer = peer
+    call: Any
+    variant: Variant
+    peer: str
 
     def wait(self) -> None:
         """Wait until the upstream has accepted or ended the call."""
-        self._call.initial_metadata()
+        self.call.initial_metadata()
 
     def cancel(self) -> None:
         """End the stream, which then raises UnavailableError."""
-        self._call.cancel()
+        self.call.cancel()
 
     def __iter__(self) -> Iterator[EncodedPolicy]:
-        assembler = StreamedPolicies(self._variant)
+        assembler = StreamedPolicies(self.variant)
         try:
-            with translated(self._peer):
-                for message in self._call:
+            with translated(self.peer):
+                for message in self.call:
                     if (policy := assembler.add(message)) is not None:
                         yield policy
         finally:
             # Stops the sender after a refused policy.
-            self._call.cancel()
+            self.call.cancel()

@@ -44,8 +44,7 @@ class Worker:
     @property
     def busy_s(self) -> float:
         """Seconds since the running function began; 0 when none runs."""
-        running = self._running
-        return running.age_s(self._clock()) if running else 0.0
+        return running.age_s(self._clock()) if (running := self._running) else 0.0
 
     @property
     def alive(self) -> bool:
@@ -58,10 +57,9 @@ class Worker:
         await asyncio.get_running_loop().run_in_executor(self._pool, lambda: None)
 
     async def do(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a function after all waiting ones.
+        """Run a function after all waiting ones. Raises UnavailableError after `close`.
 
-        When the caller is cancelled, a waiting function is dropped and a running one finishes. Raises UnavailableError
-        after `close`.
+        When the caller is cancelled, a waiting function is dropped and a running one finishes.
         """
         if self._closed:
             raise UnavailableError("the quantizer is draining; connect again later")
@@ -95,10 +93,8 @@ class Worker:
             job.timer = loop.call_later(left, self._check_limit, loop, job)
             return
         self.cancelled += 1
-        job.cancel(
-            f"it took more than {self._limit_s:g} s and was ended; publish a smaller policy, give the quantizer more "
-            "CPU, or raise quantizer.work_limit_s"
-        )
+        remedy = "publish a smaller policy, give the quantizer more CPU, or raise quantizer.work_limit_s"
+        job.cancel(f"it took more than {self._limit_s:g} s and was ended; {remedy}")
 
 
 class _Timed(Job):

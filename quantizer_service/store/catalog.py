@@ -1,7 +1,7 @@
 """The catalog of one run's retained versions: finds, lists and holds them, and keeps the newest in memory."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from actorq.domain.lineage import UNCHECKED, Lineage
@@ -11,7 +11,6 @@ from actorq.domain.policy import (
     Checkpoint,
     Policy,
     PolicyDescriptor,
-    PolicyGraph,
     RetainedPolicy,
     Variant,
     variant_of,
@@ -63,58 +62,37 @@ class Catalog:
         """The emitted policies of the newest version."""
         return tuple(self._policies.values())
 
-    @property
-    def graphs(self) -> Mapping[bytes, PolicyGraph]:
-        """The stored graphs, by digest."""
-        return self._store.graphs
-
-    def check(self, run_id: str, learner: Lineage) -> None:
-        """Raise ConflictError for another run, and for a learner with an outdated copy of the run's folder."""
-        self._writer.check(run_id, learner)
-
-    def refuse(self, learner: Lineage) -> None:
-        """See PolicyStore.refuse."""
-        self._writer.refuse(learner)
-
     def claim(self, run_id: str, learner: Lineage = UNCHECKED) -> tuple[int, tuple[bytes, ...]]:
         """The version above which the publisher must continue (0 for none), and the digests of the stored graphs.
 
         Any version up to it may have been served, even if a killed process did not store it. The first run to claim
-        the store owns it. Raises as `check` does.
+        the store owns it. Raises as PolicyStore.check does.
         """
-        self._writer.claim(run_id, learner)
+        self.writer.claim(run_id, learner)
         return self._highest, tuple(self._store.graphs)
-
-    def add_graph(self, source: PolicyGraph) -> None:
-        """Keep a valid graph."""
-        self._writer.add_graph(source)
 
     def check_next(self, version: int) -> None:
         """Raise ConflictError when a version is not above all others, InvalidInputError when it is too far above."""
         if version <= self._highest:
-            raise ConflictError(
-                f"checkpoint: expected a version above {self._highest}, got {version}; open the stream again and "
-                "continue above the version in `ready`"
-            )
+            remedy = "open the stream again and continue above the version in `ready`"
+            raise ConflictError(f"checkpoint: expected a version above {self._highest}, got {version}; {remedy}")
         if version > (last := self._highest + MAX_VERSION_STEP):
-            raise InvalidInputError(
-                f"checkpoint: expected a version of at most {last}, {MAX_VERSION_STEP} above the highest one, got "
-                f"{version}"
-            )
+            most = f"at most {last}, {MAX_VERSION_STEP} above the highest one"
+            raise InvalidInputError(f"checkpoint: expected a version of {most}, got {version}")
 
     def serve(self, checkpoint: Checkpoint, policies: Iterable[Policy]) -> None:
         """Serve a new version from memory. Its number is on disk when this returns.
 
         Raises UnavailableError, and changes nothing, when the disk cannot store the number.
         """
-        self._writer.reserve(checkpoint.version)
+        self.writer.reserve(checkpoint.version)
         self._highest = checkpoint.version
         self._newest, self._policies = checkpoint, {policy.descriptor.variant: policy for policy in policies}
 
     def store_newest(self) -> None:
         """Store the newest version. Raises UnavailableError when the disk cannot store it."""
         if self._newest is not None:
-            self._writer.add_version(self._newest, self._policies.values())
+            self.writer.add_version(self._newest, self._policies.values())
 
     def get(self, variant: Variant, version: int = 0) -> Policy:
         """A policy of a retained version (0 for the newest). Emits and stores a missing variant now.
@@ -140,20 +118,11 @@ class Catalog:
         return policy
 
     def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
-        """The descriptor of a retained policy (version 0 for the newest), in an encoding that is emitted if one is.
-
-        Raises as `get` does.
-        """
+        """The descriptor of a retained policy, in an emitted encoding if there is one. Arguments and errors: `get`."""
         variants = [variant_of(scheme, each) for each in WEIGHT_ENCODINGS]
-        if version in (0, self.newest_version):
-            emitted = [variant for variant in variants if variant in self._policies]
-        else:
-            emitted = [variant for variant in variants if self._store.has(version, variant)]
-        return self.get((emitted or variants)[0], version).descriptor
-
-    def checkpoint(self, version: int) -> Checkpoint:
-        """The FP32 tensors of a retained version. Raises NotFoundError, or InvalidInputError for a damaged file."""
-        return self._store.checkpoint(version)
+        served = version in (0, self.newest_version)
+        emitted = (each for each in variants if (each in self._policies if served else self._store.has(version, each)))
+        return self.get(next(emitted, variants[0]), version).descriptor
 
     def list_versions(self, page_size: int = 0, page_token: str = "") -> tuple[tuple[RetainedPolicy, ...], str]:
         """A page of retained versions, newest first, and the token of the next page (empty at the end).
@@ -167,10 +136,7 @@ class Catalog:
         return page, str(page[-1].version) if len(versions) > size else ""
 
     def hold(self, version: int, seconds: float) -> float:
-        """Retain a version until its next evaluation, for at most `seconds`. Returns the granted seconds.
-
-        Raises NotFoundError for a version that is not retained, and ConflictError for a read-only store.
-        """
+        """See PolicyStore.hold. Raises ConflictError for a read-only store."""
         if self._writable is None:
             raise ConflictError(
                 "this quantizer is read-only and cannot hold a version; ask the quantizer that writes the store"
@@ -183,7 +149,7 @@ class Catalog:
     def record_evaluation(self, evaluation: Evaluation) -> None:
         """Store an evaluation, which decides the best versions. Drops it if the version is not retained."""
         if self._store.retains(evaluation.policy_version):
-            self._writer.add_evaluation(evaluation.policy_version, evaluation.mean_return)
+            self.writer.add_evaluation(evaluation.policy_version, evaluation.mean_return)
         else:
             _log.info("evaluation of version %d dropped: it is not retained", evaluation.policy_version)
 
@@ -209,7 +175,8 @@ class Catalog:
         return InvalidInputError(f"no policy can be served: {versions} damaged; version {newest}: {damaged[newest]}")
 
     @property
-    def _writer(self) -> PolicyStore:
+    def writer(self) -> PolicyStore:
+        """The store, for publications. Raises ConflictError for a read-only one."""
         if self._writable is None:
             raise ConflictError(
                 "this quantizer is read-only and accepts no publications; publish to the quantizer that writes the "

@@ -28,10 +28,9 @@ def sealed_tensors(checkpoint: Checkpoint) -> SealedBytes:
 def encode_tensors(checkpoint: Checkpoint) -> bytes:
     """Parameters and calibration batches as safetensors."""
     calibration = {CALIBRATION_PREFIX + name: array for name, array in checkpoint.calibration.items()}
+    tensors = {**checkpoint.parameters, **calibration}
     # Not ascontiguousarray, which turns a scalar into a vector.
-    return bytes(
-        save({name: np.asarray(array, order="C") for name, array in {**checkpoint.parameters, **calibration}.items()})
-    )
+    return bytes(save({name: np.asarray(array, order="C") for name, array in tensors.items()}))
 
 
 def decode_tensors(data: bytes, what: str) -> tuple[Tensors, Tensors]:
@@ -45,10 +44,6 @@ def decode_tensors(data: bytes, what: str) -> tuple[Tensors, Tensors]:
 
 def split_tensors(tensors: Tensors) -> tuple[Tensors, Tensors]:
     """Parameters, and calibration batches, whose names have a prefix."""
-    parameters, calibration = {}, {}
-    for name, array in tensors.items():
-        if name.startswith(CALIBRATION_PREFIX):
-            calibration[name.removeprefix(CALIBRATION_PREFIX)] = array
-        else:
-            parameters[name] = array
-    return parameters, calibration
+    prefix = CALIBRATION_PREFIX
+    calibration = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
+    return {name: array for name, array in tensors.items() if not name.startswith(prefix)}, calibration

@@ -22,6 +22,8 @@ from quantizer_service.store.owner import Owner
 
 _log = logging.getLogger(__name__)
 
+_REMEDY = "give an empty folder; the learner publishes its policy again"
+
 
 @dataclass
 class Entry:
@@ -98,10 +100,8 @@ class PolicyReader:
         if version in self.damaged:
             raise InvalidInputError(self.damaged[version])
         if version not in self._entries:
-            raise NotFoundError(
-                f"version {version} is not retained; retained versions: {len(self._entries)}, newest "
-                f"{max(self._entries, default=0)}"
-            )
+            count, newest = len(self._entries), max(self._entries, default=0)
+            raise NotFoundError(f"version {version} is not retained; retained versions: {count}, newest {newest}")
         return self._entries[version]
 
     @contextmanager
@@ -119,17 +119,14 @@ class PolicyReader:
         try:
             tree = read_either(path)
         except InvalidInputError as error:
-            raise UserError(
-                f"--store: {self._directory}: {error}, and no copy of it is whole; give an empty folder; the learner "
-                "publishes its policy again"
-            ) from None
+            raise UserError(f"--store: {self._directory}: {error}, and no copy of it is whole; {_REMEDY}") from None
         if tree is None:
             return None, Owner()
         run_id: str = field_of(path, tree, "run_id", str)
         if (written := tree.get("format", 1)) not in stored.STORE_FORMATS:
             raise UserError(
                 f"--store: {self._directory} has format {written} of another version of ActorQ; this version needs "
-                f"format {stored.STORE_FORMATS[0]}: give an empty folder; the learner publishes its policy again"
+                f"format {stored.STORE_FORMATS[0]}: {_REMEDY}"
             )
         check_written(f"--store: {self._directory}", tree.get("contract", 1))
         # Older stores have no owner.
@@ -166,19 +163,14 @@ class PolicyReader:
             raise InvalidInputError(
                 f"{self._folder(version)}: expected its graph {checkpoint.graph_digest.hex()} in the store, got none"
             )
-        entry = Entry(checkpoint.learner_step, checkpoint.graph_digest)
         folder = self._folder(version)
-        entry.variants |= {
-            stored.read_policy(folder, each).descriptor.variant for each in stored.emitted_variants(folder)
-        }
-        stored.require_emitted(folder, stored.read_json(folder / "checkpoint.json"), entry.variants)
-        entry.mean_return = stored.read_mean_return(folder)
-        return entry
+        variants = {stored.read_policy(folder, each).descriptor.variant for each in stored.emitted_variants(folder)}
+        stored.require_emitted(folder, stored.read_json(folder / "checkpoint.json"), variants)
+        return Entry(checkpoint.learner_step, checkpoint.graph_digest, variants, stored.read_mean_return(folder))
 
     def _read_checkpoint(self, version: int) -> Checkpoint:
         path = self._folder(version) / "checkpoint.json"
-        tree = stored.read_json(path)
-        tensors = path.with_suffix(".safetensors")
+        tree, tensors = stored.read_json(path), path.with_suffix(".safetensors")
         data = stored.read_verified(tensors, _digest(path, tree, "sha256"))
         parameters, calibration = policy_files.decode_tensors(data, str(tensors))
         return Checkpoint(

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import astuple
+from itertools import pairwise
 from pathlib import Path
 
 from actorq.domain.contract import CONTRACT
@@ -67,10 +68,8 @@ class PolicyStore(PolicyReader):
     ) -> None:
         self._retain_newest, self._retain_best, self._retain_every = retain_newest, retain_best, retain_every
         self._holds = Holds(clock)
-        taken = UserError(
-            f"--store: another quantizer writes to {directory}; stop it, give this one its own --store, or add "
-            "--read-only"
-        )
+        remedy = "stop it, give this one its own --store, or add --read-only"
+        taken = UserError(f"--store: another quantizer writes to {directory}; {remedy}")
         try:
             self._lock = WriterLock(directory, "writer.lock", taken)
             (directory / "graphs").mkdir(exist_ok=True)
@@ -102,12 +101,13 @@ class PolicyStore(PolicyReader):
         self.taken_version = max(self.taken_version, version)
 
     def check(self, run_id: str, learner: Lineage) -> Owner:
-        """The owner once a learner has claimed the store. Raises ConflictError when it may not."""
+        """The owner once a learner has claimed the store.
+
+        Raises ConflictError for another run, and for a learner with an outdated copy of the run's folder.
+        """
         if self.run_id not in (None, run_id):
-            raise ConflictError(
-                f"run {run_id!r}: the store {self._directory} has run {self.run_id!r}; give this quantizer an empty "
-                "--store"
-            )
+            found = f"the store {self._directory} has run {self.run_id!r}"
+            raise ConflictError(f"run {run_id!r}: {found}; give this quantizer an empty --store")
         return self.owner.followed_by(learner)
 
     def claim(self, run_id: str, learner: Lineage = UNCHECKED) -> None:
@@ -134,8 +134,7 @@ class PolicyStore(PolicyReader):
         folder = self._folder(checkpoint.version)
         partial = folder.with_name(f".{folder.name}.partial")
         tensors, digest = policy_files.sealed_tensors(checkpoint)
-        entry = Entry(checkpoint.learner_step, checkpoint.graph_digest)
-        policies = tuple(policies)
+        emitted = {policy.descriptor.variant: policy for policy in policies}
         # The error names no version, so that it is told once.
         with _writing(self._directory), ExitStack() as undo:
             partial.mkdir()
@@ -148,34 +147,31 @@ class PolicyStore(PolicyReader):
                 "graph_digest": checkpoint.graph_digest.hex(),
                 "snapshot_at": checkpoint.snapshot_at,
                 "sha256": digest.hex(),
-                "schemes": [str(policy.descriptor.variant) for policy in policies],
+                "schemes": [str(variant) for variant in emitted],
             }
             write_document(partial / "checkpoint.json", tree, sync=False)
-            for policy in policies:
+            for policy in emitted.values():
                 _write_policy(partial, policy)
-                entry.variants.add(policy.descriptor.variant)
             partial.replace(folder)
-        self._entries[checkpoint.version] = entry
+        self._entries[checkpoint.version] = Entry(checkpoint.learner_step, checkpoint.graph_digest, {*emitted})
         self.highest_version = max(self.highest_version, checkpoint.version)
         self._retain()
 
     def add_policy(self, policy: Policy) -> None:
         """Store another variant of a retained version. Flushed before it is served: a second emission might differ."""
-        version = policy.descriptor.version
-        entry = self._entry(version)
-        folder = self._folder(version)
+        version, variant = policy.descriptor.version, policy.descriptor.variant
+        entry, folder = self._entry(version), self._folder(version)
         with _writing(folder):
             _write_policy(folder, policy)
-            for path in folder.glob(f"policy-{policy.descriptor.variant}.*"):
+            for path in folder.glob(f"policy-{variant}.*"):
                 sync_file(path)
             sync_folder(folder)
-        entry.variants.add(policy.descriptor.variant)
+        entry.variants.add(variant)
 
     def hold(self, version: int, seconds: float) -> float:
         """Retain a version until its next evaluation, for at most `seconds`. Returns the granted seconds.
 
-        The version may be added later. Raises NotFoundError when it is no longer retained, InvalidInputError when it is
-        damaged.
+        The version may be added later. Raises NotFoundError for one that is gone, InvalidInputError for a damaged one.
         """
         if version <= self.highest_version:
             self._entry(version)
@@ -217,23 +213,21 @@ class PolicyStore(PolicyReader):
 
     def _evaluated(self) -> Iterable[int]:
         """The best versions, and the newest evaluated one, which gives the final result of a run."""
-        returns = [
-            (entry.mean_return, version) for version, entry in self._entries.items() if entry.mean_return is not None
-        ]
+        returns = {
+            version: entry.mean_return for version, entry in self._entries.items() if entry.mean_return is not None
+        }
         if not returns or not self._retain_best:
             return ()
-        best = [version for _, version in sorted(returns, reverse=True)[: self._retain_best]]
-        return [*best, max(version for _, version in returns)]
+        best = sorted(returns, key=lambda version: (returns[version], version), reverse=True)
+        return [*best[: self._retain_best], max(returns)]
 
     def _regular(self) -> Iterable[int]:
-        """The first version at or above each multiple of `retain_every`. Numbers may be missing, for example after the
-        quantizer was down."""
-        if not self._retain_every:
+        """The first version at or above each multiple of `retain_every`. Numbers may be missing."""
+        if not (every := self._retain_every):
             return ()
-        first: dict[int, int] = {}
-        for version in sorted(self._entries):
-            first.setdefault(version // self._retain_every, version)
-        return [version for multiple, version in first.items() if multiple]
+        return [
+            version for before, version in pairwise([0, *sorted(self._entries)]) if version // every > before // every
+        ]
 
     def _drop_unused_graphs(self) -> None:
         used = {entry.graph_digest for entry in self._entries.values()}
@@ -248,12 +242,7 @@ class PolicyStore(PolicyReader):
 
 
 class Holds:
-    """Holds keep versions in the store until their evaluation. They exist only in memory.
-
-    Each held version has one hold, which its clients share.
-
-    clock: monotonic seconds.
-    """
+    """Holds keep versions in the store until their evaluation, in memory only. clock: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -261,10 +250,7 @@ class Holds:
         self._ends: dict[int, float] = {}
 
     def grant(self, version: int, seconds: float) -> float:
-        """Hold a version from now on. Returns the granted seconds, at most `MAX_HOLD_S`.
-
-        Ends the oldest hold when there are `MAX_HOLDS`.
-        """
+        """Hold a version. Returns the granted seconds, at most `MAX_HOLD_S`. Of `MAX_HOLDS` others the oldest ends."""
         granted = min(seconds, MAX_HOLD_S)
         self.end(version)
         while len(self.versions()) >= MAX_HOLDS:

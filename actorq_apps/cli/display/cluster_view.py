@@ -16,9 +16,7 @@ def table(pods: Sequence[PodView], status: RunStatus | None) -> str:
     """The pods in columns, never cut, so that names can be copied. `status` is None if the learner cannot be asked."""
     cells = [_HEADER, *(_cells(pod, status) for pod in pods)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(_HEADER))]
-    return "\n".join(
-        "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip() for row in cells
-    )
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
 
 
 def summary(status: RunStatus | RecordedEnd) -> str:

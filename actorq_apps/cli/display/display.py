@@ -28,7 +28,7 @@ class Display(Observer, AbstractContextManager["Display", None], Protocol):
 def display_of(view: RunView) -> Display:
     """The right display for standard output."""
     console = Console(highlight=False)
-    return LiveDisplay(view, console) if is_live(console) else PlainDisplay(view, console.file)
+    return _LiveDisplay(view, console) if is_live(console) else PlainDisplay(view, console.file)
 
 
 def wide_output() -> Console:
@@ -41,33 +41,30 @@ def is_live(console: Console) -> bool:
     return console.file.isatty() and not console.is_dumb_terminal
 
 
-class LiveDisplay:
+class _LiveDisplay:
     """A panel that is redrawn several times a second."""
 
-    def __init__(self, view: RunView, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, view: RunView, console: Console) -> None:
         self._view = view
-        self._clock = clock
-        self._started = clock()
+        self._started = time.monotonic()
         self._live = Live(self, console=console, refresh_per_second=_REFRESH_PER_S, transient=False)
 
     def process(self, view: ProcessView) -> None:
-        """Show the process in the table."""
         self._view.update_process(view)
 
     def status(self, status: RunStatus) -> None:
-        """Show the numbers of the status."""
         self._view.update_status(status)
 
     def event(self, text: str) -> None:
         """Show the event below the table until newer ones replace it."""
-        self._view.events.append(f"{numbers.duration(self._clock() - self._started)} {text}")
+        self._view.events.append(f"{numbers.duration(time.monotonic() - self._started)} {text}")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         status = self._view.status
-        elapsed_s = status.elapsed_s if status else self._clock() - self._started
+        elapsed_s = status.elapsed_s if status else time.monotonic() - self._started
         yield render(self._view, elapsed_s, options.max_width, console.size.height)
 
-    def __enter__(self) -> "LiveDisplay":
+    def __enter__(self) -> "_LiveDisplay":
         self._live.start()
         return self
 
@@ -75,17 +72,14 @@ class LiveDisplay:
         self._live.stop()
 
 
-class PlainDisplay:
+class PlainDisplay(AbstractContextManager["PlainDisplay", None]):
     """A line every other second, and one for each event and each new evaluation."""
 
     def __init__(self, view: RunView, file: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
-        self._view = view
+        self._view, self._file, self._clock = view, file, clock
         # The view may have a status before the first line.
         self._told: RunStatus | None = None
-        self._file = file
-        self._clock = clock
-        self._started = clock()
-        self._next_line = self._started
+        self._started = self._next_line = clock()
 
     def process(self, view: ProcessView) -> None:
         """Print when the process starts and when it serves. Later changes are events."""
@@ -107,20 +101,16 @@ class PlainDisplay:
         """Print the event."""
         self._line(text)
 
-    def __enter__(self) -> "PlainDisplay":
-        return self
-
     def __exit__(self, *_: object) -> None:
         pass
 
     def _line(self, text: str) -> None:
         try:
             print(f"{self._clock() - self._started:7.1f}s  {text}", file=self._file, flush=True)
-        except BrokenPipeError:
-            raise
-        except OSError:
+        except OSError as error:
             # The run goes on without the line, for example when a file on a full disk takes the output.
-            pass
+            if isinstance(error, BrokenPipeError):
+                raise
 
 
 def status_line(status: RunStatus) -> str:

@@ -10,10 +10,7 @@ def scheme(policy: PolicyDescriptor) -> str:
 
 
 def error(report: FidelityReport) -> tuple[str, str]:
-    """Name and value of the gate's criterion: agreement for discrete actions, mean and largest error for continuous.
-
-    Policies that output a distribution: mean and largest KL divergence.
-    """
+    """Name and value of the gate's criterion: KL divergence or action error, mean and largest, or else agreement."""
     if report.mean_kl is not None and report.max_kl is not None:
         return "KL, nats", f"{report.mean_kl:.1g} / {report.max_kl:.1g}"
     if report.argmax_agreement is not None:

@@ -38,16 +38,12 @@ class EpisodeHint:
             return
         if not status.episodes and status.environment_steps >= self._most_steps:
             self._told = True
-            self.event(
-                f"no episode has ended in {status.environment_steps:,} steps, and evaluations wait for ends: if they "
-                f"never come, {_REMEDY}"
-            )
+            told = f"in {status.environment_steps:,} steps, and evaluations wait for ends"
+            self.event(f"no episode has ended {told}: if they never come, {_REMEDY}")
         elif status.episodes and status.evaluation is None and self._acted_s(status) >= _SECONDS:
             self._told = True
-            self.event(
-                f"no evaluation has ended in {self._acted_s(status):.0f} s: without random actions an episode may "
-                f"never end; if so, {_REMEDY}"
-            )
+            told = f"in {self._acted_s(status):.0f} s: without random actions an episode may never end"
+            self.event(f"no evaluation has ended {told}; if so, {_REMEDY}")
 
     def _acted_s(self, status: RunStatus) -> float:
         return 0.0 if self._acting_since is None else status.elapsed_s - self._acting_since

@@ -27,12 +27,9 @@ class QueuedOutput(io.TextIOBase):
     """
 
     def __init__(self, descriptor: int, encoding: str, errors: str, most: int = _MOST_BYTES) -> None:
-        self._descriptor = descriptor
-        self._encoding = encoding
-        self._errors = errors
+        self._descriptor, self._encoding, self._errors, self._most = descriptor, encoding, errors, most
         self._changed = threading.Condition()
         self._line = b""
-        self._most = most
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
         self._writing = False

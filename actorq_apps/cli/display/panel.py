@@ -136,7 +136,6 @@ def _returns(view: RunView, status: RunStatus, width: int) -> RenderableType:
 
 
 def _mark(value: float) -> str:
-    """A number at the axis of a chart."""
     return return_text(value) if 0 < abs(value) < 10 else f"{value:,.0f}"
 
 
@@ -193,7 +192,6 @@ def _queue(status: RunStatus) -> list[Figure]:
 
 
 def _storage(status: RunStatus) -> list[Figure]:
-    """Problems of the replay's disk, if any."""
     storage = status.storage
     if storage is None:
         return []
@@ -256,12 +254,9 @@ def _processes(rows: list[ProcessRow], width: int) -> RenderableType:
     if wide:
         table.add_column("pid", justify="right", no_wrap=True)
     table.add_column("doing", no_wrap=True, overflow="ellipsis", ratio=1)
-    table.add_column("policy", justify="right", no_wrap=True)
-    table.add_column("steps/s", justify="right", no_wrap=True, min_width=7)
-    table.add_column("memory", justify="right", no_wrap=True, min_width=8)
-    if wide:
-        table.add_column("CPU s", justify="right", no_wrap=True, min_width=6)
-    table.add_column("restarts", justify="right", no_wrap=True)
+    for name, least in {"policy": None, "steps/s": 7, "memory": 8, "CPU s": 6, "restarts": None}.items():
+        if wide or name != "CPU s":
+            table.add_column(name, justify="right", no_wrap=True, min_width=least)
     for row in rows:
         table.add_row(
             row.name,

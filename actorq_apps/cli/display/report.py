@@ -76,7 +76,6 @@ def _verdict(summary: dict[str, Any]) -> str:
 
 
 def _fidelity(report: dict[str, Any]) -> list[str]:
-    """The policy's fidelity, and its layers in float."""
     agreement, layers = report.get("argmax_agreement"), report.get("layers", ())
     parts = []
     if report.get("mean_kl") is not None:
@@ -89,8 +88,6 @@ def _fidelity(report: dict[str, Any]) -> list[str]:
     if layers:
         in_float = [layer for layer in layers if layer["weights"] == FLOAT32]
         gated = sum(layer["reason"] == FIDELITY_GATE for layer in in_float)
-        parts.append(
-            f"{len(in_float)} of {len(layers)} layers in float"
-            + (f" ({gated} of them by the fidelity gate)" if gated else "")
-        )
+        by_gate = f" ({gated} of them by the fidelity gate)" if gated else ""
+        parts.append(f"{len(in_float)} of {len(layers)} layers in float{by_gate}")
     return parts

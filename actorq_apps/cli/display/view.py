@@ -15,6 +15,13 @@ from actorq_apps.local.services import Kind
 
 _EVENTS_KEPT = 4
 _MEMBERS = get_args(Role)
+# Texts of a status that are events when they change, and what comes before them.
+_NEWS = {
+    "problem": "refused",
+    "flagged_evaluation": "flagged evaluation of",
+    "publishing_problem": "new versions reach no actor:",
+    "outdated": "the learner's state is older than the run:",
+}
 
 
 @dataclass(frozen=True)
@@ -40,9 +47,7 @@ class RunView:
     """Everything that a display shows of a run. It follows the run's status, processes and events."""
 
     def __init__(self, title: str, environment: str, algorithm: str) -> None:
-        self.title = title
-        self.environment = environment
-        self.algorithm = algorithm
+        self.title, self.environment, self.algorithm = title, environment, algorithm
         self.status: RunStatus | None = None
         self.evaluations: list[float] = []
         self.events: deque[str] = deque(maxlen=_EVENTS_KEPT)
@@ -57,9 +62,7 @@ class RunView:
     def update_status(self, status: RunStatus) -> bool:
         """Store the newest status. Returns whether it has a new evaluation."""
         self.events += news(self.status, status)
-        self.status = status
-        self.environment = status.environment_id
-        self.algorithm = status.algorithm
+        self.status, self.environment, self.algorithm = status, status.environment_id, status.algorithm
         if status.evaluation is None:
             return False
         key = (status.evaluation.policy_version, status.evaluation.sequence)
@@ -83,8 +86,7 @@ class RunView:
 
     def _row(self, view: ProcessView, resources: Callable[[int], Resources | None]) -> ProcessRow:
         resident_bytes, cpu_s = (resources(view.pid) if view.pid else None) or (None, None)
-        actor = self._actor(view)
-        report = actor.report if actor and view.pid else None
+        report = actor.report if (actor := self._actor(view)) and view.pid else None
         return ProcessRow(
             name=view.name,
             state=view.state.value,
@@ -118,14 +120,10 @@ class RunView:
 
 def news(before: RunStatus | None, status: RunStatus) -> Iterable[str]:
     """Events that a status tells and the status before it did not."""
-    if status.problem not in ("", before.problem if before else ""):
-        yield f"refused {status.problem}"
-    if status.flagged_evaluation not in ("", before.flagged_evaluation if before else ""):
-        yield f"flagged evaluation of {status.flagged_evaluation}"
-    if status.publishing_problem not in ("", before.publishing_problem if before else ""):
-        yield f"new versions reach no actor: {status.publishing_problem}"
-    if status.outdated not in ("", before.outdated if before else ""):
-        yield f"the learner's state is older than the run: {status.outdated}"
+    for field, event in _NEWS.items():
+        text: str = getattr(status, field)
+        if text not in ("", getattr(before, field, "")):
+            yield f"{event} {text}"
 
 
 def measure(pid: int) -> Resources | None:

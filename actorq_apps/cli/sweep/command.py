@@ -74,10 +74,8 @@ def _sweep(arguments: Sequence[str], given: Any) -> int:
         },
     }
     with _folder(given.directory, basis) as lock:
-        study = Study(
-            *(given.directory / "journal.jsonl", space, objective, given.sampler, given.pruner),
-            *(given.sampler_seed, given.jobs > 1),
-        )
+        journal, how = given.directory / "journal.jsonl", (given.sampler, given.pruner, given.sampler_seed)
+        study = Study(journal, space, objective, *how, given.jobs > 1)
         trials = given.trials or study.cells or _TRIALS
         if study.cells is not None:
             trials = min(trials, study.cells)

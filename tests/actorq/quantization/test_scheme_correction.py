@@ -14,8 +14,7 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.layers import CONVOLUTION
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
-from quantizer_service.emission.reference import Reference
-from quantizer_service.emission.reference_run import ReferenceRun
+from quantizer_service.emission.reference import Reference, ReferenceRun
 from tests.quantizer_service.policy_graphs import GRAPHS, Tensors, mlp, policy_graph
 from tests.quantizer_service.policy_runs import (
     checkpoint,
@@ -152,7 +151,7 @@ def test_wide_layers_of_int8_need_no_statistics(scheme: str, corrected: bool) ->
 def test_of_a_large_policy_means_are_those_of_the_measured_rows_and_ranges_those_of_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("quantizer_service.emission.reference_run.MAX_WEIGHT_ROWS", 0)
+    monkeypatch.setattr("quantizer_service.emission.reference.MAX_WEIGHT_ROWS", 0)
     source = mlp(32, 32)
     graph = Graph.parse(source)
     observations = random_observations(200)

@@ -1,7 +1,6 @@
 """The supervisor with small real processes in the place of the services."""
 
 import os
-import random
 import re
 import signal
 import sys
@@ -114,7 +113,6 @@ class Stage:
             self.recorder,
             drain_s,
             policy=RestartPolicy(limit=limit, backoff=Backoff(initial_s=0.01, maximum_s=0.01)),
-            rng=random.Random(1),
             inherited=(self._writing,),
         )
 

@@ -13,9 +13,8 @@ from actorq.domain.policy import FLOAT32, INT8_PER_CHANNEL, SCHEMES, FidelityRep
 from actorq.errors import InvalidInputError, UserError
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
-from quantizer_service.command.comparison import Comparison, Emitted, check_read, compact, compare
+from quantizer_service.command.comparison import Comparison, Emitted, bound_call, check_read, compact, compare
 from quantizer_service.command.table import rich_table
-from quantizer_service.command.timing import bound_call
 from quantizer_service.emission.inference import open_session
 from tests.quantizer_service.complete_models import chosen_actions, complete_model
 from tests.quantizer_service.policy_graphs import mlp

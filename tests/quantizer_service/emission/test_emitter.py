@@ -10,7 +10,7 @@ from actorq.domain.trajectory import Evaluation
 from actorq.errors import ConflictError, InvalidInputError, NotFoundError
 from actorq.statefiles.highwater import BLOCK
 from quantizer_service.emission.emitter import Emitter
-from quantizer_service.emission.reference_run import MAX_WEIGHT_ROWS
+from quantizer_service.emission.reference import MAX_WEIGHT_ROWS
 from quantizer_service.store.reader import PolicyReader
 from quantizer_service.store.store import PolicyStore
 from tests.builders.processors import INT8_HERE

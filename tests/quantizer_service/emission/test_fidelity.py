@@ -14,8 +14,7 @@ from actorq.quantization.schemes.fp32 import Fp32
 from actorq.quantization.schemes.int8 import Int8
 from quantizer_service.emission.divergence import divergence
 from quantizer_service.emission.fidelity import measure, unfit
-from quantizer_service.emission.reference import Outputs, Reference
-from quantizer_service.emission.reference_run import MAX_WEIGHT_ROWS, MIN_ROWS, measured_batch
+from quantizer_service.emission.reference import MAX_WEIGHT_ROWS, MIN_ROWS, Outputs, Reference, measured_batch
 from tests.builders.graphs import resigned
 from tests.quantizer_service.complete_models import chosen_actions, complete_model
 from tests.quantizer_service.policy_graphs import GRAPHS, Tensors, mlp, policy_graph, residual

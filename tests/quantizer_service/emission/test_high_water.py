@@ -130,7 +130,7 @@ def test_a_watcher_of_a_scheme_that_cannot_be_emitted_or_of_a_draining_quantizer
         (tmp_path / "00000001" / ".policy-fp32.onnx.partial").mkdir()
         with pytest.raises(UnavailableError, match=f"{tmp_path}/00000001 .*Is a directory"):
             await quantizer.watch(Variant("fp32"), 0)
-        assert quantizer.policies.watchers == 0
+        assert quantizer.policies.variants == ()
         quantizer.begin_drain()
         with pytest.raises(UnavailableError, match="draining"):
             await quantizer.watch(Variant("int8"), 0)

@@ -17,8 +17,7 @@ from quantizer_service.emission.gate import FidelityGate
 from quantizer_service.emission.job import Job, OverdueError
 from quantizer_service.emission.ladder import FIRST_WAIT, LONGEST_WAIT, MAX_MEASURED, Attempt, Ladder, Rung
 from quantizer_service.emission.prepared_graph import SchemePlans
-from quantizer_service.emission.reference import Reference
-from quantizer_service.emission.reference_run import ReferenceRun
+from quantizer_service.emission.reference import Reference, ReferenceRun
 from tests.builders.graphs import resigned
 from tests.quantizer_service.policy_graphs import GRAPHS, Tensors, mlp
 from tests.quantizer_service.policy_runs import (

@@ -15,7 +15,7 @@ from actorq.errors import ExhaustedError, InvalidInputError
 from actorq.transport.payload.blobs import ENCODINGS, BlobAssembler, split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
 from quantizer_service.servicer import QuantizerServicer
-from quantizer_service.serving.policy_stream import EncodedPolicy, StreamedPolicies, plain_messages, policy_messages
+from quantizer_service.serving.policy_stream import EncodedPolicy, StreamedPolicies, policy_messages
 from quantizer_service.store.policy_files import encode_tensors
 from tests.quantizer_service.policy_graphs import mlp
 from tests.quantizer_service.policy_runs import checkpoint, random_parameters
@@ -143,9 +143,9 @@ def policy_of(client: QuantizerClient) -> Policy:
 def test_what_is_sent_plain_is_checked_by_what_was_announced(client: QuantizerClient) -> None:
     policy = policy_of(client)
     messages = policy_messages(policy)
-    plain = plain_messages(messages)
+    plain = EncodedPolicy(policy.descriptor, messages).taken(())
 
-    assert plain_messages(plain) is plain
+    assert EncodedPolicy(policy.descriptor, plain).taken(()) is plain
     for form in (messages, plain):
         assembler = StreamedPolicies(Variant("int8"))
         deliveries = [assembler.add(message) for message in form]

@@ -152,10 +152,10 @@ def test_a_stream_that_has_ended_leaves_neither_a_watcher_nor_a_task(tmp_path: P
         watching = asyncio.ensure_future(anext(watch))
         while not call.on_done:
             await asyncio.sleep(0)
-        assert quantizer.policies.watchers == 1
+        assert list(quantizer.policies.watchers_by_variant.values()) == [1]
         for done in call.on_done:
             done(None)
-        assert quantizer.policies.watchers == 0
+        assert quantizer.policies.variants == ()
         with pytest.raises(UnavailableError, match="watch again later"):
             await watching
         assert [answer async for answer in servicer.PublishCheckpoints(nothing(), call)] == []
