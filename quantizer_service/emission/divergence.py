@@ -9,6 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.domain.signature import Role, Signature
+from actorq.errors import UserError
+from actorq.plugins import load
+from actorq.text import reason_of
 from quantizer_service.emission.reference import Outputs
 
 Array = NDArray[np.float64]
@@ -34,7 +37,8 @@ def divergence(
     """KL(expected || emitted) of each row in nats, float64[B], up to infinity; None without distributions.
 
     The logits of each row are one softmax, or one for each of several discrete parts. The divergence of continuous
-    actions comes from `DIVERGENCES`. The divergences of all parts add up. All outputs are finite.
+    actions comes from `DIVERGENCES`. The divergences of all parts add up. All outputs are finite. Raises UserError when
+    that of an installed package cannot be loaded, or fails.
     """
     found: Array | None = None
     if _is_categorical(expected, signature):
@@ -55,18 +59,28 @@ def _is_categorical(outputs: Outputs, signature: Signature) -> bool:
 
 def _continuous(outputs: Outputs, signature: Signature) -> tuple[list[str], Divergence] | None:
     """The outputs that tell the distribution of continuous actions, and its divergence; None without them."""
-    for roles, divergence_of in (*DIVERGENCES.items(), *_installed().items()):
+    for roles, divergence_of in (*DIVERGENCES.items(), *installed_divergences().items()):
         names = [signature.output(role) or "" for role in (*roles, Role.ACTIONS)]
         if {*names} <= outputs.keys() and len({outputs[name].shape for name in names}) == 1:
-            loaded = divergence_of.load() if isinstance(divergence_of, EntryPoint) else divergence_of
-            return names[:-1], cast(Divergence, loaded)
+            return names[:-1], divergence_of
     return None
 
 
 @functools.cache
-def _installed() -> dict[tuple[str, ...], EntryPoint]:
+def installed_divergences() -> dict[tuple[str, ...], Divergence]:
     """The divergences of installed packages, searched once in each process. Only a used one is loaded."""
-    return {tuple(point.name.split(",")): point for point in entry_points(group=ENTRY_POINTS)}
+    points = entry_points(group=ENTRY_POINTS)
+    return {tuple(point.name.split(",")): functools.partial(_of_package, point) for point in points}
+
+
+def _of_package(point: EntryPoint, *arrays: Array) -> Array:
+    divergence_of = load(point.value, f"divergence {point.name}")
+    try:
+        return np.asarray(cast(Divergence, divergence_of)(*arrays), np.float64).reshape(len(arrays[0]))
+    except Exception as error:
+        # A user's package may raise anything, or return something else than a number for each row.
+        reason = f"{type(error).__name__}: {reason_of(error)}"
+        raise UserError(f"divergence {point.name}: {point.value} cannot be used: {reason}") from error
 
 
 def _categorical(expected: Array, emitted: Array) -> Array:

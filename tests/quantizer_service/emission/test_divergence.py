@@ -1,11 +1,21 @@
 """KL divergences against their definition, and what they say of outputs far apart."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from actorq.domain.signature import Signature, signature_of
-from quantizer_service.emission.divergence import LARGEST, divergence, tells_distribution
+from actorq.errors import UserError
+from quantizer_service.emission.divergence import (
+    ENTRY_POINTS,
+    LARGEST,
+    divergence,
+    installed_divergences,
+    tells_distribution,
+)
 from quantizer_service.emission.reference import Outputs
 
 Array = NDArray[np.float64]
@@ -137,3 +147,31 @@ def test_divergences_of_several_parts_add_up() -> None:
     both = divergence(expected, emitted, told_by(expected), parts)
     assert both is not None
     assert both[0] == pytest.approx(sum(apart) + found(*components)[0])
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package has divergences, of which some cannot be used."""
+    information = tmp_path / "distances-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: distances\nVersion: 1.0\n", "utf-8")
+    functions = "def good(one, other): return abs(one - other).sum(1)\ndef one(one, other): return 1.0\n"
+    (tmp_path / "distances.py").write_text(f"{functions}def raises(one, other): return one / 0 / {{}}\n", "utf-8")
+    names = ("good", "one", "raises", "missing")
+    points = "".join(f"of_{name} = distances:{name}\n" for name in names)
+    (information / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\n{points}gone = distances_gone:x\n", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    installed_divergences.cache_clear()
+    yield
+    installed_divergences.cache_clear()
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_divergence_of_a_package_is_used_or_refused_in_one_line() -> None:
+    outputs = {"actions": ACTIONS, "of_good": ACTIONS}
+    assert found(outputs, {**outputs, "of_good": ACTIONS + 1}) == [2.0] * len(ACTIONS)
+    for name in ("of_one", "of_raises", "of_missing", "gone"):
+        outputs = {"actions": ACTIONS, name: ACTIONS}
+        with pytest.raises(UserError, match=f"^divergence {name}: .*distances") as told:
+            found(outputs, outputs)
+        assert "\n" not in str(told.value)
