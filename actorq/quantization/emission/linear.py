@@ -31,7 +31,6 @@ class LinearScheme:
     rounded: a layer's weight float32[N, K] in integers, perhaps with error feedback.
     training: the form of a layer for training.
     widest: maximum number of inputs of a corrected layer.
-    per_tensor_error: as in Options, for recurrent layers.
     """
 
     unfit: Callable[[Layer], str]
@@ -39,7 +38,6 @@ class LinearScheme:
     rounded: Callable[[Layer, NDArray[Any], ErrorFeedback | None], Int8Weight | Int4Weight]
     training: Callable[[Layer], TrainingForm]
     widest: float = WIDEST_INT8
-    per_tensor_error: float = 0.0
 
 
 class LinearPlan:
@@ -48,7 +46,7 @@ class LinearPlan:
     def __init__(self, graph: Graph, options: Options, scheme: LinearScheme) -> None:
         self._scheme = scheme
         self._selection = select(graph, options, scheme.unfit, options.ends)
-        self._recurrent = RecurrentLayers(graph, self._selection.layers)
+        self._recurrent = RecurrentLayers(graph, self._selection.layers, options.per_tensor_error)
         self._linear = tuple(layer for layer in self._selection.layers if layer.kind != RECURRENT)
         self._correction = Correction(graph, self._linear, options.compensate, scheme.widest)
         self.observed = self._correction.observed
@@ -84,7 +82,7 @@ class LinearPlan:
             values[f"{held}:int"], values[f"{held}:scale"] = rounded.tensor, rounded.scale
             values |= self._correction.biases(layers, parameters, weight, rounded, statistics)
             forms[layers[0].name] = rounded.form
-        recurrent, of_recurrent = self._recurrent.emit(parameters, self._scheme.per_tensor_error)
+        recurrent, of_recurrent = self._recurrent.emit(parameters)
         return Emission(
             self._skeleton.fill(values | dict(recurrent), metadata), self._selection.report(forms | dict(of_recurrent))
         )

@@ -12,7 +12,7 @@ product, as torch and cuDNN have it):
     z, r = sigmoid((W x + b_W)_zr + (R h + b_R)_zr),  n = tanh((W x + b_W)_n + r (R h + b_R)_n),  h' = n + z (h - n)
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
@@ -62,13 +62,14 @@ def unfit_for_recurrence(graph: Graph, options: Options) -> Callable[[Layer], st
 class RecurrentLayers:
     """The integer LSTMs and GRUs of a plan.
 
-    layers: the quantized layers of the plan.
+    layers: the quantized layers of the plan. per_tensor_error: as in Options.
 
     nodes: the new nodes, by the index of the node that they replace.
     tensors: names of the weights in the new nodes.
     """
 
-    def __init__(self, graph: Graph, layers: Sequence[Layer]) -> None:
+    def __init__(self, graph: Graph, layers: Sequence[Layer], per_tensor_error: float) -> None:
+        self._per_tensor_error = _PER_TENSOR * per_tensor_error
         indices = dict.fromkeys(layer.nodes[0] for layer in layers if layer.kind == RECURRENT)
         replaced = [graph.model.graph.node[index] for index in indices]
         self._lstms = [name for node in replaced if node.op_type == "LSTM" for name in node.input[1:3]]
@@ -83,9 +84,7 @@ class RecurrentLayers:
             self.tensors += [f"{node.input[1]}:{part}" for part in ("two and one", "one and one")]
         self.tensors += [f"{node.input[1]}:axis" for node in self._grus if node.output[0]]
 
-    def emit(
-        self, parameters: Parameters, per_tensor_error: float
-    ) -> tuple[Mapping[str, NDArray[np.generic]], Mapping[str, str]]:
+    def emit(self, parameters: Parameters) -> tuple[dict[str, NDArray[np.generic]], dict[str, str]]:
         """Values of `tensors`, and the formats of the weights by layer."""
         values: dict[str, NDArray[np.generic]] = {}
         forms = {}
@@ -93,7 +92,7 @@ class RecurrentLayers:
         def rounded(name: str) -> Int8Weight:
             # [directions, gates * H, K]
             weight = parameters[name]
-            found = quantize_int8(weight.reshape(-1, weight.shape[2]), _PER_TENSOR * per_tensor_error)
+            found = quantize_int8(weight.reshape(-1, weight.shape[2]), self._per_tensor_error)
             forms[layer_name(name)] = found.form
             return found
 

@@ -1,7 +1,7 @@
 """The interface of schemes: a scheme turns a graph into a plan, and the plan turns parameters into an ONNX model."""
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
 
 from actorq.domain.signature import METADATA
 from actorq.quantization.calibration import Observed, Statistics
@@ -9,7 +9,7 @@ from actorq.quantization.emission.options import Emission, Options
 from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.training import TrainingForm
 
-__all__ = ["Emission", "Options", "Plan", "Scheme", "SchemePlan"]
+__all__ = ["BuiltIn", "Emission", "Options", "Plan", "Scheme", "SchemePlan"]
 
 
 class SchemePlan(Protocol):
@@ -42,9 +42,16 @@ class Scheme(Protocol):
         """The name that actors use: one of actorq.domain.policy.SCHEMES."""
         ...
 
-    def plan(self, graph: Graph, options: Options) -> SchemePlan:
+    def plan(self, graph: Graph, options: Options, /) -> SchemePlan:
         """Do everything that does not depend on the weights."""
         ...
+
+
+class BuiltIn(NamedTuple):
+    """A scheme of this project."""
+
+    name: str
+    plan: Callable[[Graph, Options], SchemePlan]
 
 
 class Plan:

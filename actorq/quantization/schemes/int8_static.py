@@ -50,7 +50,7 @@ from actorq.quantization.emission.weights import SMALLEST_SCALE, UINT8_LARGEST, 
 from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import CONVOLUTION, Layer
 from actorq.quantization.nodes import MICROSOFT
-from actorq.quantization.schemes.base import Emission, Options
+from actorq.quantization.schemes.base import BuiltIn, Emission, Options
 from actorq.quantization.training import Place, TrainingForm, Uint8
 
 # Activations may exceed the calibrated range by this factor before they are clipped.
@@ -58,16 +58,6 @@ MARGIN = 1.5
 _LARGEST_BIAS = 2.0**30
 # The bound above, rounded up in float32, is below this. With it, sums fit 32 bits up to 33122 inputs of largest values.
 _LARGEST_CORRECTED_BIAS = 1.001 * 2.0**30
-
-
-class Int8Static:
-    """Quantizes linear layers and convolutions that have a layer before and after them; see `Options.ends`."""
-
-    name = "int8-static"
-
-    def plan(self, graph: Graph, options: Options) -> "_Int8StaticPlan":
-        """Choose the layers, find the uint8 tensors between them, and rewrite the graph."""
-        return _Int8StaticPlan(graph, options)
 
 
 def activation_scale(seen: Range, bounds: Range = (-math.inf, math.inf)) -> tuple[np.float32, np.uint8]:
@@ -85,6 +75,8 @@ def _map(site: Site, low: float, high: float) -> tuple[np.float32, np.uint8]:
 
 
 class _Int8StaticPlan:
+    """Quantizes linear layers and convolutions that have a layer before and after them; see `Options.ends`."""
+
     def __init__(self, graph: Graph, options: Options) -> None:
         exact = uint8_inputs(graph)
 
@@ -269,3 +261,6 @@ def _trimmed(inputs: list[str]) -> list[str]:
     while not inputs[-1]:
         inputs = inputs[:-1]
     return inputs
+
+
+INT8_STATIC = BuiltIn("int8-static", _Int8StaticPlan)

@@ -28,21 +28,13 @@ from actorq.quantization.emission.weights import quantize_int8
 from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import Layer
 from actorq.quantization.nodes import reads
-from actorq.quantization.schemes.base import Emission, Options
+from actorq.quantization.schemes.base import BuiltIn, Emission, Options
 from actorq.quantization.training import TrainingForm
 
 
-class Int8Weights:
+class _Int8WeightsPlan:
     """Quantizes the weights of all layers, also of recurrent ones, for which no operator computes with integers."""
 
-    name = "int8-weights"
-
-    def plan(self, graph: Graph, options: Options) -> "_Int8WeightsPlan":
-        """Put a DequantizeLinear before the first node for each weight."""
-        return _Int8WeightsPlan(graph, options)
-
-
-class _Int8WeightsPlan:
     def __init__(self, graph: Graph, options: Options) -> None:
         selection = select(graph, options, lambda layer: "", ends=True)
         self._quantized = selection.layers
@@ -96,3 +88,6 @@ def _with_own_bias(graph: Graph, layers: Iterable[Layer]) -> frozenset[Layer]:
         for layer in layers
         if layer.bias and uses[layer.bias] == 1 and any(layer.bias in nodes[index].input for index in layer.nodes)
     )
+
+
+INT8_WEIGHTS = BuiltIn("int8-weights", _Int8WeightsPlan)
