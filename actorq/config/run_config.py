@@ -64,8 +64,7 @@ class RunConfig(Settings):
         None, description="MODULE:FUNCTION that makes the hidden layers of policy and critics; none: the built-in ones"
     )
     encoders: dict[str, str] = Field(
-        {},
-        description="layers of your own for single arrays of an observation: ARRAY=MODULE:FUNCTION,... or a mapping",
+        {}, description="layers of your own for single arrays of an observation: ARRAY=MODULE:FUNCTION,... or a mapping"
     )
     normalize_observations: bool = Field(
         False, description="scale observations by their running mean and deviation, inside the policy"

@@ -8,17 +8,7 @@ import numpy as np
 
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import (
-    AUTO,
-    BEST,
-    FP32,
-    NEWEST,
-    SIGNED,
-    Policy,
-    RetainedPolicy,
-    chosen_version,
-    variant_of,
-)
+from actorq.domain.policy import AUTO, BEST, FP32, NEWEST, SIGNED, Policy, RetainedPolicy, chosen_version, variant_of
 from actorq.errors import InvalidInputError, UserError
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.lines import read_lines

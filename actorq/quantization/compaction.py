@@ -8,6 +8,7 @@ RLx2 (arXiv 2205.15043) trains networks with many such units. Its masks are thos
 """
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -112,8 +113,7 @@ class Compactor:
             for reader in group.readers:
                 shapes[reader.weight][1 - reader.channels] = units
         shapes |= {_bias_name(layer): [shapes[layer.weight][layer.channels]] for layer in live.biased}
-        model = onnx.ModelProto()
-        model.CopyFrom(self.whole.model)
+        model = deepcopy(self.whole.model)
         body = model.graph
         # The shapes of intermediate values count all units.
         body.ClearField("value_info")
@@ -214,16 +214,12 @@ def _with_biases(nodes: Any, biased: tuple[Layer, ...]) -> Iterator[onnx.NodePro
     """The nodes, with a bias added to each of these layers."""
     products = {layer.nodes[0]: layer for layer in biased}
     for index, original in enumerate(nodes):
-        layer = products.get(index)
+        node, layer = deepcopy(original), products.get(index)
         if layer is None:
-            yield original
-            continue
-        node = onnx.NodeProto()
-        node.CopyFrom(original)
-        if node.op_type == "Gemm":
-            inputs = [*node.input[:2], _bias_name(layer)]
-            node.ClearField("input")
-            node.input.extend(inputs)
+            yield node
+        elif node.op_type == "Gemm":
+            del node.input[2:]
+            node.input.append(_bias_name(layer))
             yield node
         else:
             node.output[0] = f"{layer.output}:product"

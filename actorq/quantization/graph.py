@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnx import helper
 
@@ -24,7 +23,7 @@ from actorq.quantization.foreign.names import make_names_unique
 from actorq.quantization.layers import BATCH_FIRST_STATES, Layer, find_layers
 from actorq.quantization.nodes import STANDARD, reached
 from actorq.quantization.operators import check_operators
-from actorq.quantization.signatures import signed_graph
+from actorq.quantization.signatures import parsed_model, signed_graph
 from actorq.text import reason_of
 
 # Below 13, weights of quantized operators have other forms. Nothing here depends on higher versions.
@@ -206,12 +205,7 @@ def tensors_of(graph: onnx.GraphProto) -> Iterable[onnx.TensorProto]:
 
 
 def _parsed(model: bytes) -> onnx.ModelProto:
-    try:
-        parsed = onnx.ModelProto.FromString(model)
-    except DecodeError:
-        raise InvalidInputError(
-            f"graph: expected an ONNX model, got {len(model)} bytes that do not parse; export it with torch.onnx.export"
-        ) from None
+    parsed = parsed_model(model)
     # Protobuf returns malformed text as bytes.
     if odd := [name for name in _names(parsed.graph) if not isinstance(name, str)]:
         raise InvalidInputError(f"graph: expected an ONNX model whose names are UTF-8, got {odd[0]!r}")

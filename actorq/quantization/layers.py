@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import onnx
 
-from actorq.quantization.folding import inferable
+from actorq.quantization.folding import inferred_shapes
 from actorq.quantization.nodes import STANDARD, attributes_of, live_nodes, reached, reads
 
 _LAYERS = ("Gemm", "MatMul", "Conv", "ConvTranspose")
@@ -85,7 +85,7 @@ def find_layers(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]
     hidden = reached(nodes, states) - observed
     uses = Counter(name for node in nodes for name in reads(node))
     uses.update(value.name for value in model.graph.output)
-    ranks = _ranks(model)
+    shapes = inferred_shapes(model)
     layers = []
     for index, position in found:
         node = nodes[index]
@@ -93,7 +93,7 @@ def find_layers(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]
         layers.append(
             replace(
                 layer,
-                input_rank=ranks.get(layer.input),
+                input_rank=len(shapes[layer.input]) if layer.input in shapes else None,
                 first=after.isdisjoint(reads(node))
                 and (hidden.isdisjoint(reads(node)) or not observed.isdisjoint(reads(node))),
                 last=before.isdisjoint(node.output) and not direct.isdisjoint(node.output),
@@ -247,15 +247,3 @@ class _Reading:
         if origin is None or origin.rearranged or self.parameters[origin.parameter] != shape[channels : channels + 1]:
             return None
         return origin.parameter
-
-
-def _ranks(model: onnx.ModelProto) -> dict[str, int]:
-    try:
-        body = onnx.shape_inference.infer_shapes(inferable(model)).graph
-    except onnx.shape_inference.InferenceError:
-        return {}
-    return {
-        value.name: len(value.type.tensor_type.shape.dim)
-        for value in (*body.input, *body.value_info, *body.output)
-        if value.type.tensor_type.HasField("shape")
-    }

@@ -16,7 +16,7 @@ STANDARD = ("", "ai.onnx")
 # Domain of ONNX Runtime's own operators.
 MICROSOFT = "com.microsoft"
 # Attributes of Constant besides tensors and text.
-NUMBERS = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
+_NUMBERS = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
@@ -64,16 +64,19 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
+def constant_of(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """The tensor of a Constant node; None for other nodes, and for text."""
+    for name, value in attributes_of(node).items() if node.op_type == "Constant" else ():
+        if name == "value":
+            tensor: onnx.TensorProto = value
+            return tensor
+        if name in _NUMBERS:
+            return numpy_helper.from_array(np.array(value, _NUMBERS[name]))
+    return None
+
+
 def scalars_of(graph: onnx.GraphProto) -> dict[str, NDArray[Any]]:
     """The constants of one element, by name."""
-    single = (tensor for tensor in graph.initializer if math.prod(tensor.dims) == 1)
-    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in single}
-    for node in graph.node:
-        if node.op_type != "Constant" or node.domain not in STANDARD:
-            continue
-        for name, value in attributes_of(node).items():
-            if name in NUMBERS and np.size(value) == 1:
-                found[node.output[0]] = np.asarray(value, NUMBERS[name])
-            elif name == "value" and math.prod(value.dims) == 1:
-                found[node.output[0]] = numpy_helper.to_array(value)
-    return found
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    constants |= {node.output[0]: tensor for node in graph.node if (tensor := constant_of(node)) is not None}
+    return {name: numpy_helper.to_array(each) for name, each in constants.items() if math.prod(each.dims) == 1}

@@ -22,7 +22,7 @@ from onnx import helper
 from actorq.domain.policy import FIDELITY_GATE
 from actorq.quantization.emission.options import Options
 from actorq.quantization.emission.weights import Int8Weight, quantize_int8
-from actorq.quantization.folding import inferable
+from actorq.quantization.folding import inferred_shapes
 from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import RECURRENT, Layer, layer_name
 from actorq.quantization.nodes import MICROSOFT, attributes_of, readers_of
@@ -130,13 +130,8 @@ def _is_one_plain_step(gru: onnx.NodeProto, graph: Graph) -> bool:
         return False
     if any(attributes.get(name, _DEFAULTS[name]) != value for name, value in _PLAIN_GRU.items()):
         return False
-    try:
-        body = onnx.shape_inference.infer_shapes(inferable(graph.model)).graph
-    except onnx.shape_inference.InferenceError:
-        return False
-    sizes = {value.name: value.type.tensor_type.shape.dim for value in (*body.input, *body.value_info)}
-    steps = sizes.get(inputs[0])
-    return steps is not None and len(steps) == 3 and bool(steps[0].dim_value == 1)
+    sizes = inferred_shapes(graph.model).get(inputs[0], ())
+    return len(sizes) == 3 and bool(sizes[0].dim_value == 1)
 
 
 def _gru(gru: onnx.NodeProto) -> list[onnx.NodeProto]:

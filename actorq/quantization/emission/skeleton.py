@@ -1,6 +1,7 @@
 """A model with empty slots for its weights. Every version fills them anew."""
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -36,8 +37,7 @@ class Skeleton:
         tensors: Iterable[str] = (),
         domains: Mapping[str, int] | None = None,
     ) -> None:
-        model = onnx.ModelProto()
-        model.CopyFrom(graph.model)
+        model = deepcopy(graph.model)
         body = model.graph
         # Exporters leave stack traces and shapes of intermediate values: more bytes than a small policy's weights.
         for field in ("value_info", "doc_string", "metadata_props", "quantization_annotation"):

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from actorq.errors import InvalidInputError
 from actorq.quantization.foreign.constants import fold_weights
 from actorq.quantization.foreign.conversion import free_batch
-from actorq.quantization.nodes import NUMBERS, attributes_of, set_repeated
+from actorq.quantization.nodes import constant_of, set_repeated
 
 _OTHER_FLOATS = (TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _WITH_WEIGHTS = ("Gemm", "MatMul", "Conv", "ConvTranspose", "LayerNormalization", "BatchNormalization")
@@ -61,15 +61,12 @@ def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
 def _constants_to_initializers(graph: onnx.GraphProto) -> None:
     kept = []
     for node in graph.node:
-        given = attributes_of(node) if node.op_type == "Constant" else {}
-        for name, value in given.items():
-            if name == "value":
-                graph.initializer.add().CopyFrom(value)
-                graph.initializer[-1].name = node.output[0]
-            elif name in NUMBERS:
-                graph.initializer.append(numpy_helper.from_array(np.array(value, NUMBERS[name]), node.output[0]))
-        if given.keys().isdisjoint({"value", *NUMBERS}):
+        tensor = constant_of(node)
+        if tensor is None:
             kept.append(node)
+        else:
+            graph.initializer.append(tensor)
+            graph.initializer[-1].name = node.output[0]
     set_repeated(graph, "node", kept)
 
 

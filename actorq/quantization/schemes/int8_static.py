@@ -33,6 +33,7 @@ Values beyond the calibrated range are clipped. The margin makes this rarer (doc
 
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -213,8 +214,7 @@ class _Rewriting:
         if held is None or (site is None and target not in self._uint8.tensors):
             return
         if node.op_type in MOVING:
-            moved = onnx.NodeProto()
-            moved.CopyFrom(node)
+            moved = deepcopy(node)
             moved.input[0], moved.output[0] = held.name, f"{target}:uint8"
             self.nodes.append(moved)
             self._held[target] = replace(held, name=f"{target}:uint8")
