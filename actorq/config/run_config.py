@@ -14,7 +14,6 @@ from pydantic import Field, JsonValue, model_validator
 from actorq.config import algorithms, sections
 from actorq.config.algorithms import ALGORITHMS, AlgorithmConfig, IMPALAConfig, PPOConfig
 from actorq.config.numbers import PositiveInt, Seed
-from actorq.config.on_policy import HORIZON, waiting_rows
 from actorq.config.presets import with_preset
 from actorq.config.schemes import CHOICES_HELP, SchemeChoice
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
@@ -194,7 +193,8 @@ class RunConfig(Settings):
                 f"actor.max_steps_per_policy must be at least {least}, or 0, got {most}: the learner publishes after "
                 "each rollout, which takes so many steps of each environment"
             )
-        if capacity < (needed := waiting_rows(queue, actor, environments, rollout_size, frame_stack)):
+        needed = queue.waiting_rows(actor.segment_length, environments, rollout_size, frame_stack)
+        if capacity < needed:
             raise ValueError(
                 f"replay.capacity must be at least {needed} rows, for queue.waiting_rollouts "
                 f"({queue.waiting_rollouts:g}) and the rollout in use with {rollout_size} environment steps each, got "
@@ -247,9 +247,7 @@ class RunConfig(Settings):
     @property
     def own(self) -> AlgorithmConfig | PPOConfig | IMPALAConfig | None:
         """The settings of the run's algorithm if it is a built-in one."""
-        found: AlgorithmConfig | PPOConfig | IMPALAConfig | None
-        found = getattr(self, self.algorithm) if self.algorithm in ALGORITHMS else None
-        return found
+        return getattr(self, self.algorithm) if self.algorithm in ALGORITHMS else None
 
     @property
     def on_policy(self) -> PPOConfig | IMPALAConfig | None:
@@ -260,10 +258,7 @@ class RunConfig(Settings):
     @property
     def object_storage_urls(self) -> dict[str, str]:
         """The URLs of the run's own folders in object storage, by their settings."""
-        urls = {
-            "checkpoint.object_storage": self.checkpoint.object_storage,
-            "policy_export.url": self.policy_export.url,
-        }
+        urls = {name: attrgetter(name)(self) for name in ("checkpoint.object_storage", "policy_export.url")}
         return {setting: url for setting, url in urls.items() if url}
 
     @property
@@ -272,7 +267,9 @@ class RunConfig(Settings):
         own = self.on_policy
         if own is None:
             return {}
-        kept = {f"{self.algorithm}.{name}": getattr(own, name) for name in HORIZON if hasattr(own, name)}
+        # The meaning of the algorithm's state and of stored rollouts depends on these.
+        names = ("rollout_size", "epochs", "discount", "gae_lambda", "trace_lambda")
+        kept = {f"{self.algorithm}.{name}": getattr(own, name) for name in names if hasattr(own, name)}
         return {"actor.segment_length": self.actor.segment_length, **kept}
 
     @property

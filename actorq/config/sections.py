@@ -85,6 +85,15 @@ class QueueConfig(Settings):
         False, description="divide rewards by the running deviation of the discounted return, and clip to [-10, 10]"
     )
 
+    def waiting_rows(self, segment_length: int, environments: int, rollout_size: int, frame_stack: int) -> int:
+        """Rows of the waiting rollouts, of the one in use, and of one segment more.
+
+        A segment that does not fit at the end of the ring goes to its start.
+        """
+        steps = math.ceil(self.waiting_rollouts * rollout_size) + rollout_size
+        segments = math.ceil(steps / (segment_length * environments)) + 1
+        return segments * environments * (segment_length + frame_stack)
+
 
 class RateLimiterConfig(Settings):
     """How updates and environment steps keep pace, at any speed of the machine."""

@@ -178,8 +178,7 @@ def from_yaml(text: str) -> Any:
 
 def documents_from_yaml(text: str) -> list[Any]:
     """The values of a YAML stream. Raises ValueError with the reason on one line."""
-    documents: list[Any] = _loaded(lambda stream: list(yaml.load_all(stream, _Loader)), text)
-    return documents
+    return list(_loaded(lambda stream: list(yaml.load_all(stream, _Loader)), text))
 
 
 class _Loader(yaml.SafeLoader):
@@ -279,12 +278,10 @@ def with_new_names(model: type[Settings], tree: dict[str, Any]) -> dict[str, Any
 
 
 def _flag(name: str) -> str:
-    """A setting's name as a flag."""
     return "--" + name.replace("_", "-")
 
 
 def _variable(name: str) -> str:
-    """A setting's name as an environment variable."""
     return ENVIRONMENT_PREFIX + name.replace(".", "__").upper()
 
 

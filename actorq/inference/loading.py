@@ -1,4 +1,4 @@
-"""Acts with trained policies: `actorq.load_policy` for users."""
+"""Loads trained policies of files and runs, and acts with them."""
 
 import hashlib
 import json
@@ -32,11 +32,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LoadedPolicy:
-    """A trained policy that acts without exploration. Thread-safe.
-
-    environment: the specs of observations and actions.
-    version, scheme: the policy's version and scheme in its run.
-    """
+    """A trained policy that acts without exploration, of this version and scheme of its run. Thread-safe."""
 
     environment: EnvironmentSpec
     version: int
@@ -121,8 +117,7 @@ class LoadedPolicy:
         names = [self._signature.acting.name, *([self._signature.output(Role.ACTIONS)] if mixed else [])]
         outputs, *others = self._session.run(names, feeds)
         if not spec.sizes:
-            actions: NDArray[Any] = outputs.reshape(-1, *spec.actions.shape)
-            return actions
+            return np.asarray(outputs.reshape(-1, *spec.actions.shape))
         best = best_choices(outputs, spec.sizes)
         return np.concatenate((best, *others), 1, dtype=np.float32) if mixed else best.reshape(-1, *spec.actions.shape)
 
