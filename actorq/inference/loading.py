@@ -32,7 +32,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LoadedPolicy:
-    """A trained policy that acts without exploration, of this version and scheme of its run. Thread-safe."""
+    """A trained policy that acts without exploration. Thread-safe.
+
+    environment: the specs of observations and actions. version, scheme: those of the policy in its run.
+    """
 
     environment: EnvironmentSpec
     version: int

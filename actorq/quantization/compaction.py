@@ -71,9 +71,8 @@ class Compactor:
             pass
         if all(each.all() for each in alive):
             return None
-        remaining = [each.copy() for each in alive]
-        for each in remaining:
-            each[0] |= not each.any()
+        # Each layer keeps at least one unit.
+        remaining = [each if each.any() else np.arange(len(each)) == 0 for each in alive]
         folded = [layer for layer, index in self._read_by.items() if layer.bias is None and constant[index].any()]
         return LiveUnits(self._groups, tuple(remaining), tuple(alive), tuple(constant), tuple(folded))
 

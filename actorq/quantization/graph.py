@@ -137,11 +137,6 @@ class Graph:
         return tuple(port.name for port in told if port is told[0] or port.name in reached)
 
     @property
-    def digest(self) -> bytes:
-        """SHA-256 of the published model."""
-        return self.source.digest
-
-    @property
     def signature(self) -> Signature:
         """The roles of inputs and outputs."""
         return self.source.signature

@@ -130,8 +130,9 @@ def _weights_of(node: onnx.NodeProto, matrices: set[str]) -> list[int]:
     """Which inputs of a node are its weights."""
     if node.domain not in STANDARD or node.op_type not in (*_LAYERS, *RECURRENT_OPERATORS):
         return []
-    found = [i for i in (1, 0, 2) if i < len(node.input) and node.input[i] in matrices]
-    return sorted(set(found) - {0}) if node.op_type in RECURRENT_OPERATORS else [i for i in found if i < 2][:1]
+    places = (1, 2) if node.op_type in RECURRENT_OPERATORS else (1, 0)
+    found = [place for place in places if place < len(node.input) and node.input[place] in matrices]
+    return found if node.op_type in RECURRENT_OPERATORS else found[:1]
 
 
 def _states(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]]) -> set[str]:

@@ -66,8 +66,8 @@ class LinearPlan:
         old = ((index, node) for index, node in enumerate(graph.model.graph.node) if index not in absorbed)
         kept = [new for index, node in old for new in replaced.get(index, [node])]
         self._storage = Storage(self._selection.stored, options.per_tensor_error)
-        domains = {MICROSOFT: 1} if replaced else {}
-        self._skeleton = Skeleton(graph, [*self._storage.nodes, *kept], [*tensors, *self._storage.tensors], domains)
+        tensors += self._storage.tensors
+        self._skeleton = Skeleton(graph, [*self._storage.nodes, *kept], tensors, bool(replaced))
 
     def training(self) -> Mapping[str, TrainingForm]:
         """The form of each quantized layer for training, by its name."""

@@ -17,7 +17,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from actorq.arithmetic import INT4_INPUTS, INT8_INPUTS, PIXELS, PROBES
 from actorq.domain.policy import SIGNED
-from actorq.process import EXIT_OK
 from actorq.quantization.emission.weights import INT4_LOWEST, INT8_LARGEST
 from actorq.quantization.nodes import MICROSOFT
 
@@ -114,10 +113,7 @@ def _difference(given: str, exact: str, name: str) -> tuple[onnx.NodeProto, ...]
 
 
 def _model(
-    nodes: list[onnx.NodeProto],
-    inputs: list[onnx.ValueInfoProto],
-    outputs: list[str],
-    constants: Mapping[str, Any],
+    nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], outputs: list[str], constants: Mapping[str, Any]
 ) -> bytes:
     targets = [helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in outputs]
     initializers = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
@@ -127,12 +123,6 @@ def _model(
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def run() -> int:
-    """Write the probes."""
+if __name__ == "__main__":
     for name, probe in ((SIGNED, int8_probe()), ("int4", int4_probe())):
         (PROBES / f"{name}.onnx").write_bytes(probe)
-    return EXIT_OK
-
-
-if __name__ == "__main__":
-    run()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from actorq.quantization.graph import Graph
-from actorq.quantization.nodes import live_nodes, set_repeated
+from actorq.quantization.nodes import MICROSOFT, live_nodes, set_repeated
 from actorq.weightencoding import varint
 
 # Tags of length-delimited fields in onnx.proto.
@@ -25,17 +25,13 @@ class Skeleton:
     graph: the source of the model; it is copied.
     nodes: the nodes of the emitted model in topological order. Nodes without readers are dropped.
     tensors: names of weights in another form than the graph's parameters.
-    domains: further operator sets of the nodes, with their versions.
+    microsoft: whether nodes have operators of ONNX Runtime.
 
     Parameters that the nodes read and do not compute are slots too. Thread-safe.
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        nodes: Iterable[onnx.NodeProto],
-        tensors: Iterable[str] = (),
-        domains: Mapping[str, int] | None = None,
+        self, graph: Graph, nodes: Iterable[onnx.NodeProto], tensors: Iterable[str] = (), microsoft: bool = False
     ) -> None:
         model = deepcopy(graph.model)
         body = model.graph
@@ -53,10 +49,8 @@ class Skeleton:
         for part in (*body.node, *body.input, *body.output, *body.initializer):
             part.ClearField("doc_string")
             part.ClearField("metadata_props")
-        present = {entry.domain for entry in model.opset_import}
-        for domain, version in (domains or {}).items():
-            if domain not in present:
-                model.opset_import.append(helper.make_opsetid(domain, version))
+        if microsoft and all(entry.domain != MICROSOFT for entry in model.opset_import):
+            model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
         self._slots = (*(name for name in graph.parameters if name in used), *tensors)
         self._graph = body.SerializeToString(deterministic=True)
         model.ClearField("graph")

@@ -98,10 +98,10 @@ class _Int8StaticPlan:
             parts = ("int8", "scale", "zero_point", *(("bias",) if self._correction.bias_name(layer) else ()))
             tensors += [f"{_use(layer)}:{part}" for part in parts]
         self._places = _places(graph, self._rewriting)
-        domains = {MICROSOFT: 1} if self._selection.layers else {}
         self._storage = Storage(self._selection.stored, options.per_tensor_error)
         nodes = [*self._storage.nodes, *self._rewriting.nodes]
-        self._skeleton = Skeleton(graph, nodes, [*tensors, *self._storage.tensors], domains)
+        tensors += self._storage.tensors
+        self._skeleton = Skeleton(graph, nodes, tensors, bool(self._selection.layers))
 
     def training(self) -> Mapping[str, TrainingForm]:
         found = {}
