@@ -50,12 +50,10 @@ class Correction:
         needs += [Observed(layer.input, Statistic.MOMENTS) for layer in self._layers if self._passes_on(layer)]
         self.observed = tuple(dict.fromkeys(needs))
         """The statistics that the correction needs."""
-        self.bias_names = tuple(map(_bias_name, self._layers))
-        """Names of the biases that the correction adds."""
 
     def bias_name(self, layer: Layer) -> str:
-        """The name of a layer's bias: one of `bias_names`, its parameter's name, or empty for none."""
-        return _bias_name(layer) if layer in self._layers else layer.bias or ""
+        """The name of a layer's bias: a new one for a correction, its parameter's name, or empty for none."""
+        return f"{layer.weight}:{layer.nodes[0]}:bias" if layer in self._layers else layer.bias or ""
 
     def feedback(self, layers: Sequence[Layer], statistics: Statistics) -> ErrorFeedback | None:
         """The error feedback for the weight of these layers; None to round to nearest."""
@@ -91,7 +89,3 @@ class Correction:
 
     def _passes_on(self, layer: Layer) -> bool:
         return layer in self._layers and layer.inputs <= MOST_INPUTS
-
-
-def _bias_name(layer: Layer) -> str:
-    return f"{layer.weight}:{layer.nodes[0]}:bias"

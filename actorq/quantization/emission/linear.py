@@ -59,15 +59,12 @@ class LinearPlan:
             node = scheme.node(layer, f"{held}:int", f"{held}:scale", self._correction.bias_name(layer))
             node.name, node.domain = f"{layer.name}:{layer.nodes[0]}", MICROSOFT
             nodes[layer] = node
-        tensors = [f"{held}:{part}" for held in self._layers for part in ("int", "scale")]
-        tensors += [*self._correction.bias_names, *self._recurrent.tensors]
         replaced = {layer.nodes[0]: [node] for layer, node in nodes.items()} | self._recurrent.nodes
         absorbed = {index for layer in nodes for index in layer.nodes[1:]}
         old = ((index, node) for index, node in enumerate(graph.model.graph.node) if index not in absorbed)
         kept = [new for index, node in old for new in replaced.get(index, [node])]
         self._storage = Storage(self._selection.stored, options.per_tensor_error)
-        tensors += self._storage.tensors
-        self._skeleton = Skeleton(graph, [*self._storage.nodes, *kept], tensors, bool(replaced))
+        self._skeleton = Skeleton(graph, [*self._storage.nodes, *kept], bool(replaced))
 
     def training(self) -> Mapping[str, TrainingForm]:
         """The form of each quantized layer for training, by its name."""

@@ -63,9 +63,7 @@ class RecurrentLayers:
     """The integer LSTMs and GRUs of a plan.
 
     layers: the quantized layers of the plan. per_tensor_error: as in Options.
-
     nodes: the new nodes, by the index of the node that they replace.
-    tensors: names of the weights in the new nodes.
     """
 
     def __init__(self, graph: Graph, layers: Sequence[Layer], per_tensor_error: float) -> None:
@@ -78,14 +76,9 @@ class RecurrentLayers:
             index: [_lstm(node)] if node.op_type == "LSTM" else _gru(node)
             for index, node in zip(indices, replaced, strict=True)
         }
-        self.tensors = [f"{name}:{part}" for name in self._lstms for part in ("int", "scale", "zero_point")]
-        for node in self._grus:
-            self.tensors += [f"{name}:{part}" for name in node.input[1:3] for part in ("int", "scale", "bias")]
-            self.tensors += [f"{node.input[1]}:{part}" for part in ("two and one", "one and one")]
-        self.tensors += [f"{node.input[1]}:axis" for node in self._grus if node.output[0]]
 
     def emit(self, parameters: Parameters) -> tuple[dict[str, NDArray[np.generic]], dict[str, str]]:
-        """Values of `tensors`, and the formats of the weights by layer."""
+        """The tensors of the new nodes by name, and the formats of the weights by layer."""
         values: dict[str, NDArray[np.generic]] = {}
         forms = {}
 

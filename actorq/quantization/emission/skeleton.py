@@ -24,15 +24,12 @@ class Skeleton:
 
     graph: the source of the model; it is copied.
     nodes: the nodes of the emitted model in topological order. Nodes without readers are dropped.
-    tensors: names of weights in another form than the graph's parameters.
     microsoft: whether nodes have operators of ONNX Runtime.
 
-    Parameters that the nodes read and do not compute are slots too. Thread-safe.
+    The slots are the tensors that the nodes read and that nothing else gives. Thread-safe.
     """
 
-    def __init__(
-        self, graph: Graph, nodes: Iterable[onnx.NodeProto], tensors: Iterable[str] = (), microsoft: bool = False
-    ) -> None:
+    def __init__(self, graph: Graph, nodes: Iterable[onnx.NodeProto], microsoft: bool = False) -> None:
         model = deepcopy(graph.model)
         body = model.graph
         # Exporters leave stack traces and shapes of intermediate values: more bytes than a small policy's weights.
@@ -51,7 +48,9 @@ class Skeleton:
             part.ClearField("metadata_props")
         if microsoft and all(entry.domain != MICROSOFT for entry in model.opset_import):
             model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
-        self._slots = (*(name for name in graph.parameters if name in used), *tensors)
+        parameters = [name for name in graph.parameters if name in used]
+        stored = {tensor.name for tensor in body.initializer}
+        self._slots = [*parameters, *sorted(used - graph.inputs.keys() - graph.parameters.keys() - stored)]
         self._graph = body.SerializeToString(deterministic=True)
         model.ClearField("graph")
         self._frame = model.SerializeToString(deterministic=True)

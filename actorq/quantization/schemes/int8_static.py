@@ -93,15 +93,10 @@ class _Int8StaticPlan:
         sites = self._rewriting.sites
         ranges = (Observed(site.name, Statistic.RANGE) for site in sites.values() if site.scale is None)
         self.observed = (*ranges, *self._correction.observed)
-        tensors = [f"{site}:{part}" for site in sites for part in ("scale", "zero_point")]
-        for layer in self._selection.layers:
-            parts = ("int8", "scale", "zero_point", *(("bias",) if self._correction.bias_name(layer) else ()))
-            tensors += [f"{_use(layer)}:{part}" for part in parts]
         self._places = _places(graph, self._rewriting)
         self._storage = Storage(self._selection.stored, options.per_tensor_error)
         nodes = [*self._storage.nodes, *self._rewriting.nodes]
-        tensors += self._storage.tensors
-        self._skeleton = Skeleton(graph, nodes, tensors, bool(self._selection.layers))
+        self._skeleton = Skeleton(graph, nodes, bool(self._selection.layers))
 
     def training(self) -> Mapping[str, TrainingForm]:
         found = {}

@@ -56,8 +56,7 @@ class _Int8WeightsPlan:
             helper.make_node("DequantizeLinear", [f"{name}:int8", f"{name}:scale"], [name], name=name, axis=axis)
             for name, axis in self._channels.items()
         ]
-        tensors = [f"{name}:{part}" for name in self._channels for part in ("int8", "scale")]
-        self._skeleton = Skeleton(graph, [*dequantize, *graph.model.graph.node], tensors)
+        self._skeleton = Skeleton(graph, [*dequantize, *graph.model.graph.node])
 
     def training(self) -> Mapping[str, TrainingForm]:
         return {layer.name: TrainingForm() for layer in self._quantized}
