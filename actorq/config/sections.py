@@ -155,9 +155,7 @@ class EvaluationConfig(Settings):
 class ActorConfig(Settings):
     """How actors cut and queue their transitions."""
 
-    segment_length: Annotated[int, Field(gt=0, le=2**20)] = Field(
-        16, description="maximum number of environment steps per segment"
-    )
+    segment_length: int = Field(16, gt=0, le=2**20, description="maximum number of environment steps per segment")
     max_segment_bytes: Annotated[int, Field(ge=1024, le=MAX_SEGMENT_BYTES)] = Field(
         USUAL_SEGMENT_BYTES,
         description="maximum size of a segment in bytes; segments are shortened to fit, to one step at least",
@@ -168,9 +166,7 @@ class ActorConfig(Settings):
     queue_segments: Annotated[int, Field(gt=0, le=65_536)] = Field(
         2, description="segments that may wait for credit before the environments wait"
     )
-    report_period_s: Annotated[float, Field(gt=0, le=86_400)] = Field(
-        1.0, description="seconds between two reports to the learner"
-    )
+    report_period_s: float = Field(1.0, gt=0, le=86_400, description="seconds between two reports to the learner")
     environment_timeout_s: PositiveFloat = Field(
         60.0, description="maximum seconds for a step of the environments; then the actor ends and is restarted"
     )
@@ -373,9 +369,7 @@ class TransportConfig(Settings):
     def limits(self) -> ServerLimits:
         """The limits on the peers of a service."""
         connections = max(self.max_calls, ServerLimits.connections)
-        return ServerLimits(
-            connections=connections, open_calls=self.max_calls, calls_of_address=self.max_calls_per_address
-        )
+        return ServerLimits(connections, open_calls=self.max_calls, calls_of_address=self.max_calls_per_address)
 
     @property
     def access(self) -> Access:

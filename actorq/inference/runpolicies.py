@@ -36,11 +36,9 @@ class RunPolicies:
 
         Raises UserError for a version that is not here.
         """
-        found = chosen_version(choice or BEST, self.versions)
-        if found is None and not choice:
-            found = chosen_version(NEWEST, self.versions)
-        if found is not None:
-            return found
+        for each in (choice,) if choice else (BEST, NEWEST):
+            if (found := chosen_version(each, self.versions)) is not None:
+                return found
         listing = f"actorq policies {self.run.root} lists the versions"
         if choice == BEST:
             raise UserError(f"no version of {self.run.root} has an evaluation: give newest or a number; {listing}")

@@ -59,6 +59,16 @@ def set_repeated(message: Message, field: str, values: Iterable[Message]) -> Non
     getattr(message, field).extend(kept)
 
 
+def rename_tensors(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Give tensors of the graph's nodes and initializers new names, in place."""
+    for tensor in graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for node in graph.node:
+        for field in (node.input, node.output):
+            for index, name in enumerate(field):
+                field[index] = names.get(name, name)
+
+
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     """The attributes of a node by name."""
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}

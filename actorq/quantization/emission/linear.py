@@ -64,7 +64,7 @@ class LinearPlan:
         old = ((index, node) for index, node in enumerate(graph.model.graph.node) if index not in absorbed)
         kept = [new for index, node in old for new in replaced.get(index, [node])]
         self._storage = Storage(self._selection.stored, options.per_tensor_error)
-        self._skeleton = Skeleton(graph, [*self._storage.nodes, *kept], bool(replaced))
+        self._skeleton = Skeleton(graph, [*self._storage.nodes, *kept])
 
     def training(self) -> Mapping[str, TrainingForm]:
         """The form of each quantized layer for training, by its name."""

@@ -24,12 +24,11 @@ class Skeleton:
 
     graph: the source of the model; it is copied.
     nodes: the nodes of the emitted model in topological order. Nodes without readers are dropped.
-    microsoft: whether nodes have operators of ONNX Runtime.
 
     The slots are the tensors that the nodes read and that nothing else gives. Thread-safe.
     """
 
-    def __init__(self, graph: Graph, nodes: Iterable[onnx.NodeProto], microsoft: bool = False) -> None:
+    def __init__(self, graph: Graph, nodes: Iterable[onnx.NodeProto]) -> None:
         model = deepcopy(graph.model)
         body = model.graph
         # Exporters leave stack traces and shapes of intermediate values: more bytes than a small policy's weights.
@@ -46,7 +45,8 @@ class Skeleton:
         for part in (*body.node, *body.input, *body.output, *body.initializer):
             part.ClearField("doc_string")
             part.ClearField("metadata_props")
-        if microsoft and all(entry.domain != MICROSOFT for entry in model.opset_import):
+        domains = {node.domain for node in kept} - {entry.domain for entry in model.opset_import}
+        if MICROSOFT in domains:
             model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
         parameters = [name for name in graph.parameters if name in used]
         stored = {tensor.name for tensor in body.initializer}

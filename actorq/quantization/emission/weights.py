@@ -54,23 +54,18 @@ class Int8Weight:
 class Int4Weight:
     """weight ~ (q - 8) * scale, in the format of MatMulNBits of com.microsoft.
 
-    packed: uint8[N, B, block / 2], q in [0, 15], two per byte, low half first; scale: float32[N, B], not 0.
+    tensor: uint8[N, B, block / 2], q in [0, 15], two per byte, low half first; scale: float32[N, B], not 0.
     """
 
-    packed: NDArray[np.uint8]
+    tensor: NDArray[np.uint8]
     scale: NDArray[np.float32]
     form = INT4_PER_BLOCK
-
-    @property
-    def tensor(self) -> NDArray[np.uint8]:
-        """The operator's input."""
-        return self.packed
 
     def mean_error(self, weight: NDArray[np.float32], mean: NDArray[np.float32]) -> NDArray[np.float32]:
         """(weight - (q - 8) * scale) mean, float32[N], for a weight float32[N, K] and mean inputs float32[K]."""
 
         def restored(part: slice) -> NDArray[np.float32]:
-            packed = self.packed[part]
+            packed = self.tensor[part]
             values = np.empty((*packed.shape, 2), np.float32)
             np.bitwise_and(packed, 15, out=values[..., 0], casting="unsafe")
             np.right_shift(packed, 4, out=values[..., 1], casting="unsafe")

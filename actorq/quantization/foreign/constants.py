@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from actorq.errors import InvalidInputError
 from actorq.quantization.footprint import Footprint
-from actorq.quantization.nodes import STANDARD, live_nodes, reads, set_repeated
+from actorq.quantization.nodes import STANDARD, live_nodes, reads, rename_tensors, set_repeated
 from actorq.text import reason_of
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -105,13 +105,5 @@ def _rename(graph: onnx.GraphProto, behind: dict[str, list[str]], constants: dic
     outputs = {value.name for value in graph.output}
     remaining = {tensor.name for tensor in graph.initializer} | outputs
     claims = Counter(names.values())
-    renamed = {
-        weight: name
-        for weight, name in names.items()
-        if name not in remaining and weight not in outputs and claims[name] == 1
-    }
-    for tensor in graph.initializer:
-        tensor.name = renamed.get(tensor.name, tensor.name)
-    for node in graph.node:
-        for index, name in enumerate(node.input):
-            node.input[index] = renamed.get(name, name)
+    free = {name for name, times in claims.items() if times == 1} - remaining
+    rename_tensors(graph, {weight: name for weight, name in names.items() if name in free and weight not in outputs})

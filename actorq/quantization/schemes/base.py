@@ -63,7 +63,6 @@ class Plan:
         self.options = options or Options()
         self._plan = scheme.plan(graph, self.options)
         self.observed = self._plan.observed
-        """The statistics of the graph's tensors that `emit` needs."""
 
     def emit(self, parameters: Parameters, statistics: Statistics, run_id: str, version: int) -> Emission:
         """A complete ONNX model with `parameters` as constants. Its metadata name run, version, scheme and signature.

@@ -95,8 +95,7 @@ class _Int8StaticPlan:
         self.observed = (*ranges, *self._correction.observed)
         self._places = _places(graph, self._rewriting)
         self._storage = Storage(self._selection.stored, options.per_tensor_error)
-        nodes = [*self._storage.nodes, *self._rewriting.nodes]
-        self._skeleton = Skeleton(graph, nodes, bool(self._selection.layers))
+        self._skeleton = Skeleton(graph, [*self._storage.nodes, *self._rewriting.nodes])
 
     def training(self) -> Mapping[str, TrainingForm]:
         found = {}
