@@ -27,11 +27,7 @@ _BATCHES = (1, 8)
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What a processor computes exactly.
-
-    weight_encodings: encodings of int8 weights, the fastest first.
-    int4: whether products of int4 weights.
-    """
+    """What a processor computes exactly: encodings of int8 weights, the fastest first, and products of int4 weights."""
 
     weight_encodings: tuple[str, ...] = WEIGHT_ENCODINGS
     int4: bool = True
@@ -68,10 +64,7 @@ def arithmetic() -> Arithmetic:
 
 
 def is_exact(probe: bytes) -> bool:
-    """Whether ONNX Runtime computes this probe exactly, for one row and for several. False if it cannot load it.
-
-    Raises ImportError without ONNX Runtime.
-    """
+    """Whether ONNX Runtime can load and compute this probe exactly. Raises ImportError without ONNX Runtime."""
     # Deferred, as ONNX Runtime is: commands without policies do without it.
     from actorq.arithmetic.sessions import open_session
 

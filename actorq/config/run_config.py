@@ -154,8 +154,7 @@ class RunConfig(Settings):
     def check_rollouts(self, rollout_size: int, batch_size: int, frame_stack: int = 1) -> None:
         """Raise ValueError for a queue that could never hand out a rollout, or would keep actors waiting.
 
-        Also for mechanisms of the replay, which an on-policy algorithm does not have. rollout_size, batch_size: of the
-        run's algorithm.
+        Also for mechanisms of the replay. rollout_size, batch_size: of the run's algorithm, which is on-policy.
         """
         algorithm, queue, actor = self.algorithm, self.queue, self.actor
         for name, used in (
@@ -265,12 +264,10 @@ class RunConfig(Settings):
     def horizon(self) -> dict[str, Any]:
         """Settings that a resumed run of a built-in on-policy algorithm cannot change; empty for other algorithms."""
         own = self.on_policy
-        if own is None:
-            return {}
         # The meaning of the algorithm's state and of stored rollouts depends on these.
         names = ("rollout_size", "epochs", "discount", "gae_lambda", "trace_lambda")
         kept = {f"{self.algorithm}.{name}": getattr(own, name) for name in names if hasattr(own, name)}
-        return {"actor.segment_length": self.actor.segment_length, **kept}
+        return {"actor.segment_length": self.actor.segment_length, **kept} if own is not None else {}
 
     @property
     def fixed(self) -> dict[str, Any]:
@@ -312,8 +309,8 @@ class RunConfig(Settings):
     def exploration_of(self, actor_index: int, environment_steps: int) -> Exploration:
         """The exploration of an actor that joins after `environment_steps` environment steps of the run.
 
-        The rates fall over all environments. Each actor gets every `actors`-th rate, so that its rates cover the whole
-        range. Actors beyond the configured number share the others' rates.
+        Each actor gets every `actors`-th rate, so that its rates cover the whole range. Actors beyond the configured
+        number share the others' rates.
         """
         base, alpha = self.exploration.epsilon, self.exploration.alpha
         count = self.actors * self.environments_per_actor
@@ -326,16 +323,14 @@ class RunConfig(Settings):
         )
 
     def multi_step_of(self, n_step: int) -> MultiStepConfig | None:
-        """The multi-step targets of this run; None without them.
-
-        n_step: steps of the algorithm's own returns.
+        """The multi-step targets of this run; None without them. n_step: steps of the algorithm's own returns.
 
         With rlx2, and `multi_step` not set, algorithms with returns of several steps keep these returns. Raises
         UserError when `multi_step` is set with such an algorithm.
         """
         if not self._has(self.multi_step):
             return None
-        name, later = self.algorithm, self.multi_step_returns
+        name = self.algorithm
         has_steps = getattr(ALGORITHMS.get(name), "has_steps", False)
         if has_steps or n_step > 1:
             if self.multi_step is None:
@@ -344,7 +339,7 @@ class RunConfig(Settings):
                 f"multi_step: expected an algorithm with one-step returns at first, got {name} with n_step {n_step}: "
                 + ("leave --multi-step out" if has_steps else f"set {name}.n_step to 1")
             )
-        return later
+        return self.multi_step_returns
 
     def dynamic_capacity_of(self, spec: EnvironmentSpec) -> DynamicCapacityConfig | None:
         """The dynamic capacity of this run's replay; None for a fixed capacity.

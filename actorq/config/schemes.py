@@ -47,9 +47,8 @@ def load_scheme(name: str) -> Any:
         scheme = installed_schemes()[name].load()()
     except Exception as error:
         # A user's package may raise anything.
-        raise NotFoundError(
-            f"scheme {name}: {path} cannot be used: {type(error).__name__}: {reason_of(error)}"
-        ) from error
+        reason = f"{type(error).__name__}: {reason_of(error)}"
+        raise NotFoundError(f"scheme {name}: {path} cannot be used: {reason}") from error
     if getattr(scheme, "name", None) != name or not callable(getattr(scheme, "plan", None)):
         raise NotFoundError(
             f"scheme {name}: {path} is no scheme: expected name {name!r} and a method plan; see the interface "

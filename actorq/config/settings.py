@@ -1,8 +1,7 @@
 """Settings of any typed tree, from a YAML file, environment variables and flags, in rising order of precedence.
 
-The tree is a pydantic model. Each field has a description, a unit and bounds. The setting `replay.capacity` is
-`replay: {capacity: ...}` in YAML, ACTORQ_REPLAY__CAPACITY in the environment and `--replay.capacity` as a flag.
-Underscores of field names are dashes in flags.
+The setting `replay.min_size` is `replay: {min_size: ...}` in YAML, ACTORQ_REPLAY__MIN_SIZE in the environment and
+`--replay.min-size` as a flag.
 """
 
 import argparse
@@ -65,7 +64,7 @@ class Leaf:
 
     @property
     def flag(self) -> str:
-        """The setting's flag."""
+        """As a flag."""
         return _flag(".".join(self.path))
 
     @property
@@ -144,7 +143,7 @@ def from_flags(model: type[Settings], namespace: argparse.Namespace) -> dict[str
 
 
 def from_environment(model: type[Settings], environment: Mapping[str, str]) -> dict[str, Any]:
-    """The settings of `model` in the environment, as a nested dict. Other variables are ignored."""
+    """The settings of `model` in the environment, as a nested dict."""
     tree: dict[str, Any] = {}
     for leaf in leaves(model):
         names = [leaf.variable, *(_variable(old) for old, new in model.renamed.items() if _flag(new) == leaf.flag)]
@@ -241,10 +240,9 @@ def from_file(path: Path, flag: str = "--config: ") -> dict[str, Any]:
 def share(
     tree: Any, name: str, models: Sequence[type[Settings]], elsewhere: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Split the section `name` of a file among the models that declare its settings.
+    """Split the section `name` of a file among the models that declare its settings; UserError if it is no section.
 
     Undeclared settings go to the first model, which refuses them. Settings of other programs (`elsewhere`) are dropped.
-    Raises UserError when the value is not a section.
     """
     if not isinstance(tree, dict):
         raise UserError(f"setting '{name}': expected a section of settings, got {_shown(tree)}")

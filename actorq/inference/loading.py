@@ -147,7 +147,7 @@ def load_policy(path: str | Path, version: int | str = "", scheme: str = "") -> 
 
 
 def description_file(model: Path) -> Path:
-    """The description file of an exported model: beside the model, with the suffix .json."""
+    """The description file beside an exported model."""
     return model.with_suffix(".json")
 
 

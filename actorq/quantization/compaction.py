@@ -29,9 +29,8 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class LiveUnits:
-    """The units of a policy that remain, for each group, in their order.
+    """The units of a policy that remain: bool[units] for each of `groups`.
 
-    remaining: bool[units] for each of `groups`.
     alive: the remaining units that are alive; a layer without live units keeps a dead one.
     constant: units with a constant output to fold.
     biased: layers without a bias that get one for folded constants.

@@ -1,4 +1,4 @@
-"""Queries about nodes of a policy graph: readers of a tensor, attributes, constants of one element; and changes."""
+"""Queries about nodes of a policy graph, and changes."""
 
 import math
 from collections import defaultdict

@@ -24,11 +24,9 @@ _MOVING = ("Transpose", "Identity")
 
 @dataclass(frozen=True)
 class UnitGroup:
-    """The units of one layer, and their readers.
+    """The layer that computes units, the linear layers that read them, and the elementwise nodes between, by index.
 
-    layer: computes the units.
-    readers: the linear layers that read the units, in the order of the graph.
-    nodes: indices of the elementwise nodes between, in topological order.
+    All are in the order of the graph.
     """
 
     layer: Layer

@@ -34,8 +34,7 @@ WIDEST_INT8 = 256
 class Correction:
     """Corrects the rounding of a plan's layers; corrects nothing if `on` is False.
 
-    layers: the quantized layers. Convolutions are not corrected, nor layers with an input that is neither a data input
-        nor a node's output.
+    layers: the quantized layers. Those with an input that is neither a data input nor a node's output are left.
     widest: maximum number of inputs of a corrected layer.
     """
 

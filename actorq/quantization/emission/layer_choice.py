@@ -68,7 +68,7 @@ def select(
 
 
 def unfit_for_linear(layer: Layer) -> str:
-    """Why a scheme for linear layers cannot quantize this layer; empty if it can."""
+    """The `unfit` of schemes for linear layers."""
     return layer.obstacle or ("convolution: only int8-static quantizes it" if layer.kind == CONVOLUTION else "")
 
 

@@ -24,13 +24,10 @@ from actorq.quantization.training import TrainingForm
 
 @dataclass(frozen=True)
 class LinearScheme:
-    """The rules by which a scheme quantizes linear layers.
+    """The rules by which a scheme quantizes linear layers. unfit: as in `select`. widest: as in Correction.
 
-    unfit: the reason why a layer cannot be quantized; empty if it can.
     node: the node of a layer, given the names of its integers, its scales, and its bias or an empty name.
     rounded: a layer's weight float32[N, K] in integers, perhaps with error feedback.
-    training: the form of a layer for training.
-    widest: maximum number of inputs of a corrected layer.
     """
 
     unfit: Callable[[Layer], str]

@@ -1,10 +1,9 @@
-"""Makes the models with which a process finds out what ONNX Runtime computes exactly here (actorq.arithmetic).
+"""Writes the models with which a process finds out what ONNX Runtime computes exactly here (actorq.arithmetic).
 
-    python -m actorq.quantization.emission.probes      # writes them to actorq/arithmetic/probes
-
-They are files, because actors do without onnx. Each has the products that schemes emit, and the same products in
-float32, which are exact for integers below 2^24. Its outputs are the largest differences of both. Weights and inputs
-are of extreme sizes: where pairs of products are added in 16 bits, sums such as 127 x 255 + 127 x 255 saturate.
+They are files, because actors do without onnx. Run this module to make them anew. Each has the products that schemes
+emit, and the same products in float32, which are exact for integers below 2^24. Its outputs are the largest differences
+of both. Weights and inputs are of extreme sizes: where pairs of products are added in 16 bits, sums such as
+127 x 255 + 127 x 255 saturate.
 """
 
 from collections.abc import Mapping

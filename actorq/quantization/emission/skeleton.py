@@ -20,7 +20,7 @@ _RAW_DATA = 9 << 3 | 2
 
 
 class Skeleton:
-    """A prepared model with initializers for its parameters. Filling it only copies bytes.
+    """A prepared model. Filling it only copies bytes.
 
     graph: the source of the model; it is copied.
     nodes: the nodes of the emitted model in topological order. Nodes without readers are dropped.

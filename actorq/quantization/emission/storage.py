@@ -22,11 +22,9 @@ from actorq.quantization.layers import Layer
 
 
 class Storage:
-    """The stored form of the weights of some layers.
+    """The stored form of the weights of some layers. `nodes` restore the weights under their names.
 
     per_tensor_error: as in Options.
-
-    nodes: restore the weights under their names.
     """
 
     def __init__(self, layers: Iterable[Layer], per_tensor_error: float) -> None:

@@ -1,7 +1,5 @@
 """Rounds weights to integers: symmetric, half to even, with a scale for each tensor, channel or block.
 
-Weights are rounded to nearest or with error feedback (emission.rounding). The scales are the same.
-
 Sources: Jacob et al. 2018 (arXiv 1712.05877), section 2.1, for the affine map real = scale (q - zero_point);
 Krishnamoorthi 2018 (arXiv 1806.08342), sections 2.1 and 3.1, for symmetric weights and a scale for each channel;
 Lam et al. 2022 (arXiv 1910.01055), section 3, for both in reinforcement learning.
@@ -96,8 +94,8 @@ def quantize_int8(
         scale = max(max |weight| / 127, least), or 1 where that is below the smallest normal float32
         values = rint(weight / scale), rint rounding half to even
 
-    Values lie in [-127, 127], and the error of each weight is at most scale / 2. With feedback the scales are the same,
-    chosen by the errors of rounding to nearest, and emission.rounding computes the values.
+    The error of each weight is at most scale / 2. With feedback the scales are the same, chosen by the errors of
+    rounding to nearest, and emission.rounding computes the values.
     """
     rows = contiguous(weight.reshape(len(weight), -1))
     largest = np.empty(len(rows), np.float32)
@@ -125,7 +123,7 @@ def quantize_int4(weight: NDArray[np.float32], block: int, feedback: ErrorFeedba
 
     weight: float32[N, K], finite.
     block: number of weights that share a scale, even; the last block is padded with zeros.
-    feedback: error feedback; None to round to nearest.
+    feedback: as in quantize_int8.
     There are B = ceil(K / block) blocks. With w the weight of largest magnitude in a block,
 
         scale = -w / 8, or 1 where that is not a normal float32;  q = min(rint(weight / scale) + 8, 15)
@@ -204,7 +202,7 @@ def _mean_error(
 
 
 def _usable(scale: NDArray[np.float32]) -> NDArray[np.float32]:
-    """A scale, replaced by 1 if it is not a normal number. The weights are then zeros or tiny, so any scale works."""
+    # If it is not a normal number, the weights are zeros or tiny, so any scale works.
     return np.where(scale < SMALLEST_SCALE, np.float32(1), scale)
 
 

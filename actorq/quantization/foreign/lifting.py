@@ -1,7 +1,4 @@
-"""Turns complete ONNX models into graphs with weights as inputs. The models may come from any library.
-
-The result has the form of a learner's publication: data inputs first, then every parameter by name.
-"""
+"""Gives complete ONNX models the form of a learner's publication: data inputs first, then every parameter by name."""
 
 import math
 

@@ -1,9 +1,4 @@
-"""The schemes in which policies can be emitted: the built-in ones, and those of installed packages.
-
-A package adds a scheme by an entry point of the group "actorq.schemes": a class whose objects are schemes
-(base.Scheme). A built-in scheme is a module in this folder, an entry in SCHEMES, and a name in
-actorq.domain.policy.SCHEMES.
-"""
+"""The schemes in which policies can be emitted (docs/how-to/scheme.md): built-in ones, and those of packages."""
 
 from collections.abc import Mapping
 from dataclasses import replace

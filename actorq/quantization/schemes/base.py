@@ -39,7 +39,7 @@ class Scheme(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that actors use: one of actorq.domain.policy.SCHEMES."""
+        """The name that actors use."""
         ...
 
     def plan(self, graph: Graph, options: Options, /) -> SchemePlan:

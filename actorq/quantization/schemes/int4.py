@@ -6,8 +6,6 @@ those of emission.weights.quantize_int4. A block has 128 weights, or fewer if a 
 the time is that of reading the weights once from memory. With more rows int8 is faster. Rows do not affect each other.
 
 Blocks with one scale each are the round-to-nearest baseline of GPTQ (Frantar et al. 2022, arXiv 2210.17323, section 4).
-`Options.compensate` corrects weights and biases (emission.correction). First and last layers stay in float as in int8;
-`Options.ends` quantizes them.
 """
 
 import math
