@@ -301,8 +301,7 @@ class RunConfig(Settings):
     @property
     def sampling(self) -> Sampling:
         """How actors draw actions in a run of a built-in on-policy algorithm; empty for other algorithms."""
-        own = self.on_policy
-        if own is None:
+        if (own := self.on_policy) is None:
             return ""
         return "squashed" if own.squash else "clipped"
 

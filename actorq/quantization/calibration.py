@@ -68,8 +68,7 @@ def _range(array: NDArray[Any]) -> NDArray[np.float64]:
 
 def _mean(array: NDArray[Any]) -> NDArray[np.float64]:
     rows = _finite(array.reshape(-1, array.shape[-1]))
-    result: NDArray[np.float64] = rows.mean(axis=0, dtype=np.float64)
-    return result
+    return np.asarray(rows.mean(axis=0, dtype=np.float64))
 
 
 def _moments(array: NDArray[Any]) -> NDArray[np.float64]:

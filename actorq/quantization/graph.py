@@ -54,13 +54,10 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class Graph:
-    """A validated policy graph.
+    """A validated policy graph with only allowed operators. Footprint checks its cost, Reference its inner shapes.
 
     model: the parsed ONNX model. Callers must not change it; plans copy it.
-    inputs: the data inputs by name.
-    parameters: shape of each float32 parameter by name.
-
-    The graph has only allowed operators. Footprint checks its cost, and Reference its inner shapes.
+    inputs, parameters: the data inputs, and the shapes of the float32 parameters, by name.
     """
 
     source: PolicyGraph
@@ -315,10 +312,8 @@ def _input_spec(value: onnx.ValueInfoProto) -> InputSpec:
             f"graph: data input {value.name!r} must be of booleans, integers, or floats of 16, 32 or 64 bits, got "
             f"element type {_type_name(tensor.elem_type)}"
         )
-    return InputSpec(
-        np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)),
-        tuple(dim.dim_value for dim in tensor.shape.dim[1:]),
-    )
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return InputSpec(dtype, tuple(dim.dim_value for dim in tensor.shape.dim[1:]))
 
 
 def _parameter_shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:

@@ -175,7 +175,6 @@ def _in_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         converted.ir_version = helper.find_min_ir_version_for(converted.opset_import)
         onnx.checker.check_model(converted, full_check=True)
     except Exception as error:  # The converter raises errors of several kinds.
-        raise InvalidInputError(
-            f"the policy cannot be in opset {opset} ({reason_of(error)}); choose a newer one"
-        ) from None
+        reason = reason_of(error)
+        raise InvalidInputError(f"the policy cannot be in opset {opset} ({reason}); choose a newer one") from None
     return converted

@@ -77,9 +77,8 @@ class LinearPlan:
             values |= self._correction.biases(layers, parameters, weight, rounded, statistics)
             forms[layers[0].name] = rounded.form
         recurrent, of_recurrent = self._recurrent.emit(parameters)
-        return Emission(
-            self._skeleton.fill(values | dict(recurrent), metadata), self._selection.report(forms | dict(of_recurrent))
-        )
+        model = self._skeleton.fill(values | recurrent, metadata)
+        return Emission(model, self._selection.report(forms | of_recurrent))
 
 
 def units_first(layer: Layer, parameters: Parameters) -> NDArray[Any]:

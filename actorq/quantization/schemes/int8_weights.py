@@ -37,16 +37,12 @@ class _Int8WeightsPlan:
 
     def __init__(self, graph: Graph, options: Options) -> None:
         selection = select(graph, options, lambda layer: "", ends=True)
-        self._quantized = selection.layers
+        self._layers = selection.layers
         # A weight of several layers has one quantized form.
-        self._channels = {layer.weight: layer.channels for layer in selection.layers}
-        self._users = {
-            name: tuple(layer for layer in selection.layers if layer.weight == name) for name in self._channels
-        }
+        self._channels = {layer.weight: layer.channels for layer in self._layers}
+        self._users = {name: tuple(each for each in self._layers if each.weight == name) for name in self._channels}
         # The nodes stay unchanged. So only layers without obstacles and with a bias of their own are corrected.
-        plain = [
-            layer for layer in selection.layers if not layer.obstacle and layer.channels == self._channels[layer.weight]
-        ]
+        plain = [each for each in self._layers if not each.obstacle and each.channels == self._channels[each.weight]]
         self._correction = Correction(graph, plain, options.compensate)
         self._biased = _with_own_bias(graph, plain)
         self.observed = self._correction.observed
@@ -59,16 +55,15 @@ class _Int8WeightsPlan:
         self._skeleton = Skeleton(graph, [*dequantize, *graph.model.graph.node])
 
     def training(self) -> Mapping[str, TrainingForm]:
-        return {layer.name: TrainingForm() for layer in self._quantized}
+        return {layer.name: TrainingForm() for layer in self._layers}
 
     def emit(self, parameters: Parameters, statistics: Statistics, metadata: Mapping[str, str]) -> Emission:
         values = {name: array for name, array in parameters.items() if name not in self._channels}
         forms: dict[str, str] = {}
         for name, axis in self._channels.items():
             weight, users = parameters[name].swapaxes(0, axis), self._users[name]
-            rounded = quantize_int8(
-                weight, self._per_tensor_error, feedback=self._correction.feedback(users, statistics)
-            )
+            feedback = self._correction.feedback(users, statistics)
+            rounded = quantize_int8(weight, self._per_tensor_error, feedback=feedback)
             forms |= {layer.name: rounded.form for layer in users}
             values[f"{name}:int8"], values[f"{name}:scale"] = rounded.values.swapaxes(0, axis), rounded.scale
             for layer in self._biased & set(users):
