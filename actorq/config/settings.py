@@ -57,10 +57,11 @@ ESSENTIAL = "essential"
 
 @dataclass(frozen=True)
 class Leaf:
-    """One setting: its path in the tree and its declaration."""
+    """One setting: its path in the tree, its declaration, and the section that declares it."""
 
     path: tuple[str, ...]
     field: FieldInfo
+    section: type[Settings]
 
     @property
     def flag(self) -> str:
@@ -100,7 +101,7 @@ def leaves(model: type[Settings], path: tuple[str, ...] = ()) -> Iterator[Leaf]:
         if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
             yield from leaves(field.annotation, (*path, name))
         else:
-            yield Leaf((*path, name), field)
+            yield Leaf((*path, name), field, model)
 
 
 def add_flags(parser: OneLineParser, model: type[Settings], title: str = "run") -> None:
@@ -117,7 +118,7 @@ def add_flags(parser: OneLineParser, model: type[Settings], title: str = "run") 
         section = leaf.path[:-1]
         if section not in groups:
             name = ".".join(section) if section else title
-            groups[section] = parser.section(name, _section_description(model, section))
+            groups[section] = parser.section(name, " ".join((leaf.section.__doc__ or "").split()))
         kind = plain_type(leaf.field.annotation)
         options: dict[str, Any] = {"dest": ".".join(leaf.path), "default": argparse.SUPPRESS, "help": leaf.help}
         if kind is bool:
@@ -325,14 +326,6 @@ def _text_to_mapping(leaf: Leaf, text: str) -> dict[str, Any]:
         expected = "NAME=VALUE,NAME=VALUE (a list is [VALUE,VALUE]) or a mapping in YAML or JSON"
         raise UserError(f"setting '{'.'.join(leaf.path)}': expected {expected}, got {text!r}")
     return mapping
-
-
-def _section_description(model: type[Settings], section: tuple[str, ...]) -> str:
-    for name in section:
-        annotation = model.model_fields[name].annotation
-        assert isinstance(annotation, type)
-        model = annotation
-    return " ".join((model.__doc__ or "").split())
 
 
 def _put(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:

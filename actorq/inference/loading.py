@@ -107,15 +107,13 @@ class LoadedPolicy:
 
     def _actions(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """The actions for rows of each input by name."""
-        spec, feeds = self.environment, dict[str, NDArray[Any]]()
-        rows = len(next(iter(arrays.values())))
-        for port in self._signature.inputs:
-            # Without noise, a policy takes its most likely action. A single input may have any name.
-            feeds[port.name] = (
-                np.zeros((rows, spec.components), np.float32)
-                if port.role is Role.NOISE
-                else arrays.get(port.name, next(iter(arrays.values())))
-            )
+        spec, first = self.environment, next(iter(arrays.values()))
+        # Without noise, a policy takes its most likely action. A single input may have any name.
+        noise = np.zeros((len(first), spec.components), np.float32)
+        feeds = {
+            port.name: noise if port.role is Role.NOISE else arrays.get(port.name, first)
+            for port in self._signature.inputs
+        }
         mixed = spec.sizes and spec.components
         names = [self._signature.acting.name, *([self._signature.output(Role.ACTIONS)] if mixed else [])]
         outputs, *others = self._session.run(names, feeds)
