@@ -19,7 +19,6 @@ from actorq.weightencoding import with_weight_encoding
 PROBES = Path(__file__).with_name("probes")
 """Folder of the models. actorq.quantization.emission.probes makes them."""
 INT8_INPUTS, INT4_INPUTS, PIXELS = 64, 128, (16, 4, 4)
-
 _INT4 = "int4"
 # Kernels for one row and for several may differ.
 _BATCHES = (1, 8)
@@ -72,11 +71,8 @@ def is_exact(probe: bytes) -> bool:
         session = open_session(probe, arena=False)
         names = [source.name for source in session.get_inputs()]
         feeds = (_int8_feeds if "pixels" in names else int4_feeds)()
-        return all(
-            not np.any(output)
-            for batch in _BATCHES
-            for output in session.run(None, {name: array[:batch] for name, array in feeds.items()})
-        )
+        batches = [{name: array[:batch] for name, array in feeds.items()} for batch in _BATCHES]
+        return not any(np.any(output) for batch in batches for output in session.run(None, batch))
     except ImportError:
         raise
     except Exception:  # ONNX Runtime's exceptions share no base class.

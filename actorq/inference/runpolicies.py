@@ -48,7 +48,7 @@ class RunPolicies:
         """The run's scheme. If that is "auto", the scheme in which the evaluator ran this version."""
         if self.config.scheme != AUTO:
             return self.config.scheme
-        evaluation = self.evaluation(version) or {}
+        evaluation = newest_evaluation(self.run.evaluations, version) or {}
         return next((each for each in (evaluation.get("scheme"), *version.schemes) if each in version.schemes), FP32)
 
     def stored(self, version: RetainedPolicy, scheme: str, weight_encoding: str = SIGNED) -> Policy:
@@ -70,10 +70,6 @@ class RunPolicies:
         except InvalidInputError as error:
             gone = f"newer versions have just replaced version {version.version} of {self.run.root}; try again"
             raise UserError(str(error) if folder.exists() else gone) from None
-
-    def evaluation(self, version: RetainedPolicy) -> Mapping[str, Any] | None:
-        """The evaluation of a version: its fields `returns`, `scheme` and others; None without one."""
-        return newest_evaluation(self.run.evaluations, version)
 
 
 def newest_evaluation(path: Path, version: RetainedPolicy) -> Mapping[str, Any] | None:

@@ -116,15 +116,12 @@ class Compactor:
         # The shapes of intermediate values count all units.
         body.ClearField("value_info")
         data = list(body.input)[: len(self.whole.inputs)]
-        parameters = [
-            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()
-        ]
+        parameters = (helper.make_tensor_value_info(each, onnx.TensorProto.FLOAT, shapes[each]) for each in shapes)
         set_repeated(body, "input", [*data, *parameters])
         set_repeated(body, "node", _with_biases(body.node, live.biased))
         source = replace(self.whole.source, model=model.SerializeToString(deterministic=True))
-        return replace(
-            self.whole, source=source, model=model, parameters={name: tuple(shape) for name, shape in shapes.items()}
-        )
+        sizes = {name: tuple(shape) for name, shape in shapes.items()}
+        return replace(self.whole, source=source, model=model, parameters=sizes)
 
     def widths(self, live: LiveUnits) -> dict[str, tuple[int, int]]:
         """The numbers of units before and after, by name, of each layer that loses some."""
@@ -187,11 +184,9 @@ class Compactor:
 
     def _values(self, index: int, bias: NDArray[np.float32]) -> list[NDArray[np.float32]]:
         """Each reader's input from a group whose units have the sums `bias`."""
-        evaluator, group = self._evaluators[index], self._groups[index]
-        if evaluator is None:
-            return [bias] * len(group.readers)
+        group = self._groups[index]
         with np.errstate(all="ignore"):
-            found: list[Any] = evaluator.run(None, {group.layer.output: bias[None]})
+            found: list[Any] = self._evaluators[index].run(None, {group.layer.output: bias[None]})
         names = list(dict.fromkeys(reader.input for reader in group.readers))
         return [found[names.index(reader.input)][0] for reader in group.readers]
 
@@ -200,8 +195,7 @@ class Compactor:
         # Imported here because only policies with constant units need it, and the import takes 20 ms.
         from onnx.reference import ReferenceEvaluator
 
-        models = [activation(self.whole, group) for group in self._groups]
-        return [None if model is None else ReferenceEvaluator(model) for model in models]
+        return [ReferenceEvaluator(activation(self.whole, group)) for group in self._groups]
 
 
 def _bias_name(layer: Layer) -> str:

@@ -119,9 +119,8 @@ def _value(node: onnx.NodeProto, known: Mapping[str, Array], shapes: Mapping[str
 def _replace(graph: onnx.GraphProto, values: Mapping[str, Array]) -> None:
     """Replace the nodes of these values by constants."""
     kept = [node for node in graph.node if len(node.output) != 1 or node.output[0] not in values]
-    constants = [
-        helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array)) for name, array in values.items()
-    ]
+    tensors = {name: numpy_helper.from_array(array) for name, array in values.items()}
+    constants = (helper.make_node("Constant", [], [name], value=tensor) for name, tensor in tensors.items())
     set_repeated(graph, "node", (*constants, *kept))
 
 

@@ -88,17 +88,12 @@ def find_layers(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]
     shapes = inferred_shapes(model)
     layers = []
     for index, position in found:
-        node = nodes[index]
         layer = _Reading(nodes, parameters, index, position, origins, uses).layer()
-        layers.append(
-            replace(
-                layer,
-                input_rank=len(shapes[layer.input]) if layer.input in shapes else None,
-                first=after.isdisjoint(reads(node))
-                and (hidden.isdisjoint(reads(node)) or not observed.isdisjoint(reads(node))),
-                last=before.isdisjoint(node.output) and not direct.isdisjoint(node.output),
-            )
-        )
+        inputs, outputs = set(reads(nodes[index])), nodes[index].output
+        rank = len(shapes[layer.input]) if layer.input in shapes else None
+        first = after.isdisjoint(inputs) and (hidden.isdisjoint(inputs) or not observed.isdisjoint(inputs))
+        last = before.isdisjoint(outputs) and not direct.isdisjoint(outputs)
+        layers.append(replace(layer, input_rank=rank, first=first, last=last))
     return tuple(layers)
 
 

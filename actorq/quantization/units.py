@@ -93,13 +93,11 @@ class _Reading:
         )
 
 
-def activation(graph: Graph, group: UnitGroup) -> onnx.ModelProto | None:
-    """An ONNX model of the nodes between the units and their readers; None if the readers read the layer's output.
+def activation(graph: Graph, group: UnitGroup) -> onnx.ModelProto:
+    """An ONNX model of the nodes between the units and their readers.
 
     Its input is the layer's output, float32[B, units]. Its outputs are the inputs of the readers, in their order.
     """
-    if not group.nodes:
-        return None
     nodes = [graph.model.graph.node[index] for index in group.nodes]
     wanted = {name for node in nodes for name in node.input}
     constants = [tensor for tensor in graph.model.graph.initializer if tensor.name in wanted]

@@ -40,11 +40,8 @@ class Correction:
 
     def __init__(self, graph: Graph, layers: Sequence[Layer], on: bool, widest: float = WIDEST_INT8) -> None:
         given = graph.inputs.keys() | {name for node in graph.model.graph.node for name in node.output}
-        self._layers = tuple(
-            layer
-            for layer in layers
-            if on and layer.kind != CONVOLUTION and layer.inputs <= widest and layer.input in given
-        )
+        fit = (each for each in layers if each.kind != CONVOLUTION and each.inputs <= widest and each.input in given)
+        self._layers = tuple(fit) if on else ()
         needs = [Observed(layer.input, Statistic.MEAN) for layer in self._layers]
         needs += [Observed(layer.input, Statistic.MOMENTS) for layer in self._layers if self._passes_on(layer)]
         self.observed = tuple(dict.fromkeys(needs))

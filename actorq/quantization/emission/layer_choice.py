@@ -28,9 +28,8 @@ class LayerChoice:
 
     def report(self, forms: Mapping[str, str]) -> tuple[LayerReport, ...]:
         """All layers in the order of the graph. forms: format of each quantized layer's weights, by name."""
-        return tuple(
-            LayerReport(name, FLOAT32 if reason else forms[name], reason) for name, reason in self.reasons.items()
-        )
+        reasons = self.reasons.items()
+        return tuple(LayerReport(name, FLOAT32 if reason else forms[name], reason) for name, reason in reasons)
 
 
 def select(

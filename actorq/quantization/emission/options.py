@@ -28,9 +28,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Emission:
-    """A version of a policy in one scheme: an ONNX model with its parameters, and the format of each layer.
+    """A version of a policy in one scheme: an ONNX model, and the format of each layer in the order of the graph.
 
-    layers: in the order of the graph, including layers that the scheme cannot quantize, with the reason.
+    Layers that the scheme does not quantize have a reason.
     """
 
     model: bytes

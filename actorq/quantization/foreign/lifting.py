@@ -33,10 +33,8 @@ def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
     initialized = {tensor.name for tensor in graph.initializer}
     data = [value for value in graph.input if value.name not in initialized]
     free_batch(model, data)
-    fixed = {
-        name for node in graph.node if node.op_type in _CONSTANT_ARGUMENTS for name in list(node.input)[1:] if name
-    }
-    layers = {name for node in graph.node if node.op_type in _WITH_WEIGHTS for name in list(node.input)[1:] if name}
+    fixed = {name for node in graph.node if node.op_type in _CONSTANT_ARGUMENTS for name in node.input[1:]}
+    layers = {name for node in graph.node if node.op_type in _WITH_WEIGHTS for name in node.input[1:]}
     parameters, constants = {}, []
     for tensor in graph.initializer:
         several = math.prod(tensor.dims) > 1 or (tensor.name in layers and len(tensor.dims) > 0)

@@ -18,11 +18,9 @@ class SchemePlan(Protocol):
     @property
     def observed(self) -> tuple[Observed, ...]:
         """The statistics of the graph's tensors that `emit` needs; empty for schemes without calibration."""
-        ...
 
     def training(self) -> Mapping[str, TrainingForm]:
         """The computation of each quantized layer, by its name. Layers that are missing here are trained in float."""
-        ...
 
     def emit(self, parameters: Parameters, statistics: Statistics, metadata: Mapping[str, str]) -> Emission:
         """An ONNX model with the parameters as constants and only the data inputs as inputs.
@@ -31,7 +29,6 @@ class SchemePlan(Protocol):
         statistics: those in `observed`, over recent observations.
         metadata: the model's metadata_props.
         """
-        ...
 
 
 class Scheme(Protocol):
@@ -40,11 +37,9 @@ class Scheme(Protocol):
     @property
     def name(self) -> str:
         """The name that actors use."""
-        ...
 
     def plan(self, graph: Graph, options: Options, /) -> SchemePlan:
         """Do everything that does not depend on the weights."""
-        ...
 
 
 class BuiltIn(NamedTuple):

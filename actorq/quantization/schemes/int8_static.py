@@ -163,9 +163,8 @@ class _Rewriting:
         self._correction = correction
         self._uint8 = Uint8Tensors(graph, layers)
         self.stretches = self._uint8.stretches
-        self._held = {
-            name: _Held(name, name, self._uint8.inputs[name]) for name in graph.inputs & self._uint8.inputs.keys()
-        }
+        given = graph.inputs & self._uint8.inputs.keys()
+        self._held = {name: _Held(name, name, self._uint8.inputs[name]) for name in given}
         products = {layer.nodes[0]: layer for layer in layers}
         absorbed = {index for layer in layers for index in layer.nodes[1:]}
         for index, node in enumerate(graph.model.graph.node):
