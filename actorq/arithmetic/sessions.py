@@ -1,7 +1,4 @@
-"""The one way to open a model in ONNX Runtime.
-
-ONNX Runtime is imported at the first use, because commands and the learner do without it.
-"""
+"""The one way to open a model in ONNX Runtime, imported at the first use: commands and the learner do without it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias

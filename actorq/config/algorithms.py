@@ -119,10 +119,7 @@ class SACConfig(AlgorithmConfig):
 
 
 class OnPolicyConfig(Settings):
-    """Settings of every on-policy algorithm, which has a one-pass queue in place of the replay.
-
-    For actions, fixed and ignored see AlgorithmConfig.
-    """
+    """Settings of every on-policy algorithm, with a queue in place of the replay. See also AlgorithmConfig."""
 
     actions: ClassVar[tuple[ActionSpace, ...]] = ("discrete", "continuous")
     fixed: ClassVar[tuple[str, ...]] = ("hidden_sizes", "value_sizes", "activation", "squash")

@@ -18,9 +18,8 @@ SCHEME_ENTRY_POINTS = "actorq.schemes"
 @functools.cache
 def installed_schemes() -> Mapping[str, EntryPoint]:
     """The schemes of installed packages by name, searched once in each process. Built-in names are excluded."""
-    return {
-        point.name: point for point in entry_points(group=SCHEME_ENTRY_POINTS) if point.name not in (*SCHEMES, AUTO)
-    }
+    points = entry_points(group=SCHEME_ENTRY_POINTS)
+    return {point.name: point for point in points if point.name not in (*SCHEMES, AUTO)}
 
 
 def scheme_names() -> tuple[str, ...]:
@@ -36,10 +35,7 @@ def is_scheme(name: str) -> bool:
 
 @functools.cache
 def load_scheme(name: str) -> Any:
-    """Load a scheme of an installed package, by calling its entry point, a class without arguments.
-
-    Raises NotFoundError that lists the schemes, or says why this one is unusable.
-    """
+    """Call the entry point of an installed scheme. Raises NotFoundError with all schemes, or why it is unusable."""
     if name not in installed_schemes():
         raise NotFoundError(f"scheme: expected one of {', '.join(scheme_names())}, got {name!r}")
     path = installed_schemes()[name].value

@@ -86,10 +86,7 @@ class QueueConfig(Settings):
     )
 
     def waiting_rows(self, segment_length: int, environments: int, rollout_size: int, frame_stack: int) -> int:
-        """Rows of the waiting rollouts, of the one in use, and of one segment more.
-
-        A segment that does not fit at the end of the ring goes to its start.
-        """
+        """Rows of the waiting rollouts, the one in use, and a segment that does not fit at the end of the ring."""
         steps = math.ceil(self.waiting_rollouts * rollout_size) + rollout_size
         segments = math.ceil(steps / (segment_length * environments)) + 1
         return segments * environments * (segment_length + frame_stack)

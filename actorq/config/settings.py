@@ -159,10 +159,7 @@ def from_environment(model: type[Settings], environment: Mapping[str, str]) -> d
 def check_environment(
     models: Sequence[type[Settings]], environment: Mapping[str, str], elsewhere: Sequence[str] = ()
 ) -> None:
-    """Raise UserError for a variable with this project's prefix that is no setting, most likely a typo.
-
-    elsewhere: names of settings of other programs; one environment may serve them all.
-    """
+    """Raise UserError for a variable with this project's prefix that is no setting of `models` or other programs."""
     known = {leaf.variable for model in models for leaf in leaves(model)}
     known |= {_variable(old) for model in models for old in model.renamed}
     known |= {ENVIRONMENT_PREFIX + name.upper() for name in elsewhere}

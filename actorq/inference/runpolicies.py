@@ -32,10 +32,7 @@ class RunPolicies:
             raise UserError(f"{run.policies} has no policies: the run has not published any yet")
 
     def find(self, choice: str = "") -> RetainedPolicy:
-        """The version of a choice: "best", "newest" or a number. An empty choice means the best, or else the newest.
-
-        Raises UserError for a version that is not here.
-        """
+        """The version "best", "newest", a number, or "" (the best, or else the newest). Raises UserError for none."""
         for each in (choice,) if choice else (BEST, NEWEST):
             if (found := chosen_version(each, self.versions)) is not None:
                 return found

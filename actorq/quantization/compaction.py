@@ -76,10 +76,7 @@ class Compactor:
         return LiveUnits(self._groups, tuple(remaining), tuple(alive), tuple(constant), tuple(folded))
 
     def parameters(self, parameters: Parameters, live: LiveUnits) -> dict[str, NDArray[Any]] | None:
-        """The parameters of the compact graph; None when a folded constant exceeds float32.
-
-        Folded sums are computed in float64 and rounded once.
-        """
+        """The parameters of the compact graph, folded in float64; None when a folded constant exceeds float32."""
         result = dict(parameters)
         biases = self._folded(parameters, live)
         if biases is None:

@@ -52,10 +52,7 @@ def inferred_shapes(model: onnx.ModelProto, data_prop: bool = False) -> dict[str
 
 
 def fold_shapes(model: onnx.ModelProto) -> tuple[onnx.GraphProto, dict[str, tuple[int, ...]]]:
-    """The graph with all inferable shapes, and the shapes by tensor.
-
-    Raises shape_inference.InferenceError for contradictory shapes.
-    """
+    """The graph with all inferable shapes, and the shapes by tensor. Raises InferenceError for contradictory shapes."""
     for _ in range(_ROUNDS):
         model = shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
         shapes = _shapes(model.graph)

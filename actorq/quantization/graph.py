@@ -56,8 +56,7 @@ class InputSpec:
 class Graph:
     """A validated policy graph with only allowed operators. Footprint checks its cost, Reference its inner shapes.
 
-    model: the parsed ONNX model. Callers must not change it; plans copy it.
-    inputs, parameters: the data inputs, and the shapes of the float32 parameters, by name.
+    model: callers must not change it. parameters: the shapes of the float32 parameters.
     """
 
     source: PolicyGraph

@@ -65,10 +65,7 @@ def layer_name(weight: str) -> str:
 
 
 def find_layers(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]]) -> tuple[Layer, ...]:
-    """The layers of a policy graph in its order. A weight used by several nodes gives several layers of one name.
-
-    parameters: the shape of each parameter by name.
-    """
+    """The layers of a policy graph in its order. A weight used by several nodes gives several layers of one name."""
     nodes = model.graph.node
     origins = _origins(nodes, parameters)
     matrices = {name for name, origin in origins.items() if len(parameters[origin.parameter]) > 1}

@@ -24,10 +24,7 @@ _MOVING = ("Transpose", "Identity")
 
 @dataclass(frozen=True)
 class UnitGroup:
-    """The layer that computes units, the linear layers that read them, and the elementwise nodes between, by index.
-
-    All are in the order of the graph.
-    """
+    """The layer that computes units, the layers that read them, and the nodes between, in the order of the graph."""
 
     layer: Layer
     readers: tuple[Layer, ...]

@@ -28,10 +28,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Emission:
-    """A version of a policy in one scheme: an ONNX model, and the format of each layer in the order of the graph.
-
-    Layers that the scheme does not quantize have a reason.
-    """
+    """A version of a policy in one scheme: an ONNX model, and the formats of its layers in the order of the graph."""
 
     model: bytes
     layers: tuple[LayerReport, ...]

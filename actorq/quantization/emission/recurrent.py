@@ -36,10 +36,7 @@ _DEFAULTS = _PLAIN_GRU | {"linear_before_reset": 0}
 
 
 def unfit_for_recurrence(graph: Graph, options: Options) -> Callable[[Layer], str]:
-    """Why a recurrent layer cannot be computed with integers; empty if it can. Its two weights are both so or neither.
-
-    options: the other weight stays in float if this one must.
-    """
+    """Why a recurrent layer cannot be computed with integers; empty if it can. Both its weights are so or neither."""
     nodes, readers = graph.model.graph.node, readers_of(graph.model.graph)
     outputs = {value.name for value in graph.model.graph.output}
 

@@ -22,10 +22,7 @@ from actorq.quantization.layers import Layer
 
 
 class Storage:
-    """The stored form of the weights of some layers. `nodes` restore the weights under their names.
-
-    per_tensor_error: as in Options.
-    """
+    """The stored form of the weights of some layers. `nodes` restore the weights under their names."""
 
     def __init__(self, layers: Iterable[Layer], per_tensor_error: float) -> None:
         self._per_tensor_error = per_tensor_error

@@ -21,10 +21,7 @@ _PLACES = 2
 
 
 def convert_opset(model: onnx.ModelProto, oldest: int) -> onnx.ModelProto:
-    """The model in an opset of at least `oldest`, and in an IR version that ONNX Runtime knows.
-
-    Raises InvalidInputError when ONNX's converter cannot convert it.
-    """
+    """The model in an opset of at least `oldest`. Raises InvalidInputError when ONNX's converter cannot convert it."""
     versions = [entry.version for entry in model.opset_import if entry.domain in STANDARD]
     if len(versions) == 1 and 1 <= versions[0] < oldest:
         try:

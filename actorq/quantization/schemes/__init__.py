@@ -23,10 +23,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
 
 
 def scheme_named(name: str) -> Scheme:
-    """The built-in or installed scheme of this name.
-
-    Raises NotFoundError that lists all schemes, or says why an installed one is unusable.
-    """
+    """The built-in or installed scheme of this name. Raises NotFoundError with all schemes, or why it is unusable."""
     if name in SCHEMES:
         return SCHEMES[name]
     scheme: Scheme = load_scheme(name)

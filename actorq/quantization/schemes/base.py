@@ -62,8 +62,7 @@ class Plan:
     def emit(self, parameters: Parameters, statistics: Statistics, run_id: str, version: int) -> Emission:
         """A complete ONNX model with `parameters` as constants. Its metadata name run, version, scheme and signature.
 
-        Equal arguments give equal bytes. Raises InvalidInputError for missing, unexpected, misshapen or non-finite
-        parameters.
+        Equal arguments give equal bytes. Raises InvalidInputError for parameters that do not fit the graph.
         """
         self.graph.check_parameters(parameters)
         signature = self.graph.signature.to_text()
