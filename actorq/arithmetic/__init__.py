@@ -90,10 +90,9 @@ def _int8_feeds() -> dict[str, NDArray[np.generic]]:
 
 
 def int4_feeds() -> dict[str, NDArray[np.float32]]:
-    """Rows of 0 and 127 that have both.
+    """Rows of 0 and 127 that have both: nothing is rounded, however a processor quantizes rows.
 
-    Processors quantize rows around zero (x86-64) or from their lowest to their highest value (ARM with a dot product).
-    Both round nothing in these rows.
+    It does so around zero (x86-64) or from the lowest to the highest value (ARM with a dot product).
     """
     rows = np.random.default_rng(0).choice([0, 127, 127], (max(_BATCHES), INT4_INPUTS))
     rows[:, :2] = (0, 127)

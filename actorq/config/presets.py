@@ -1,7 +1,7 @@
 """Presets: settings for an algorithm on a family of environments. A file, the environment and flags override them.
 
-Sources of the numbers: docs/how-to/presets.md. They are found by the names of preset, algorithm and environment
-alone, so that every service of a run finds the same, on whatever machine.
+Sources of the numbers: docs/how-to/presets.md. They follow from the names of preset, algorithm and environment alone,
+so that every service of a run finds the same.
 
 STANDARD needs few environment steps. DATA_RICH needs little time if steps are cheap. It learns from each transition
 only once or a few times, in large batches. So the learner's machine limits its speed, not the actors.

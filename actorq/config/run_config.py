@@ -251,8 +251,7 @@ class RunConfig(Settings):
     @property
     def on_policy(self) -> PPOConfig | IMPALAConfig | None:
         """The settings of the run's algorithm if it is a built-in on-policy one."""
-        own = self.own
-        return own if isinstance(own, PPOConfig | IMPALAConfig) else None
+        return self.own if isinstance(self.own, PPOConfig | IMPALAConfig) else None
 
     @property
     def object_storage_urls(self) -> dict[str, str]:

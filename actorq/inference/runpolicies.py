@@ -26,9 +26,9 @@ class RunPolicies:
         self.run = run
         self.config = settings.build(RunConfig, run.config_tree())
         self.versions = retained_policies(run.policies)
-        if not self.versions and any(run.policies.glob("[0-9]*")):
-            raise UserError(f"{run.policies}: all versions are damaged, so there is no policy")
         if not self.versions:
+            if any(run.policies.glob("[0-9]*")):
+                raise UserError(f"{run.policies}: all versions are damaged, so there is no policy")
             raise UserError(f"{run.policies} has no policies: the run has not published any yet")
 
     def find(self, choice: str = "") -> RetainedPolicy:

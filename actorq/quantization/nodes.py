@@ -76,12 +76,11 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
 
 def constant_of(node: onnx.NodeProto) -> onnx.TensorProto | None:
     """The tensor of a Constant node; None for other nodes, and for text."""
-    for name, value in attributes_of(node).items() if node.op_type == "Constant" else ():
-        if name == "value":
-            tensor: onnx.TensorProto = value
-            return tensor
-        if name in _NUMBERS:
-            return numpy_helper.from_array(np.array(value, _NUMBERS[name]))
+    for each in node.attribute if node.op_type == "Constant" else ():
+        if each.name == "value":
+            return each.t
+        if each.name in _NUMBERS:
+            return numpy_helper.from_array(np.array(helper.get_attribute_value(each), _NUMBERS[each.name]))
     return None
 
 

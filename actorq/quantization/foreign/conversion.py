@@ -44,9 +44,7 @@ def set_ir_version(model: onnx.ModelProto) -> None:
 def free_batch(model: onnx.ModelProto, data: Sequence[onnx.ValueInfoProto]) -> None:
     """Free a batch of 1 that was exported without dynamic shapes, in place. A later run shows whether it is free.
 
-    A Reshape to [1, ...] keeps the batch instead.
-
-    data: the data inputs. Raises InvalidInputError for first dimensions that are no batch.
+    A Reshape to [1, ...] keeps the batch instead. Raises InvalidInputError for first dimensions that are no batch.
     """
     graph = model.graph
     leading = {value.name: _sizes(value)[0] for value in data if value.type.tensor_type.shape.dim}
