@@ -132,7 +132,7 @@ def warn_of_old_name(old: str, new: str) -> None:
 
 
 def suggestion(name: str, known: Iterable[str], preferred: str = "") -> str:
-    """The nearest known name, rather one with the prefix `preferred`, as a clause of an error; none: empty."""
+    """The nearest known name as a clause of an error, or empty. Names that begin with `preferred` come first."""
     ordered = sorted(known, key=lambda each: (not (preferred and each.startswith(preferred)), len(each), each))
     bare = name.removeprefix("--")
     beginning = [each for each in ordered if len(bare) > 2 and each.startswith(name)]

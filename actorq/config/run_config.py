@@ -263,10 +263,12 @@ class RunConfig(Settings):
     def horizon(self) -> dict[str, Any]:
         """Settings that a resumed run of a built-in on-policy algorithm cannot change; empty for other algorithms."""
         own = self.on_policy
+        if own is None:
+            return {}
         # The meaning of the algorithm's state and of stored rollouts depends on these.
         names = ("rollout_size", "epochs", "discount", "gae_lambda", "trace_lambda")
         kept = {f"{self.algorithm}.{name}": getattr(own, name) for name in names if hasattr(own, name)}
-        return {"actor.segment_length": self.actor.segment_length, **kept} if own is not None else {}
+        return {"actor.segment_length": self.actor.segment_length, **kept}
 
     @property
     def fixed(self) -> dict[str, Any]:

@@ -105,8 +105,8 @@ class Footprint:
         try:
             graph, shapes = fold_shapes(self._model)
         except Exception as error:  # A damaged constant, or one of an unknown type, raises more than InferenceError.
-            reason = f"its shapes cannot be inferred for {rows} rows: {reason_of(error)}"
-            raise InvalidInputError(f"graph: {reason}") from None
+            fault = f"its shapes cannot be inferred for {rows} rows: {reason_of(error)}"
+            raise InvalidInputError(f"graph: {fault}") from None
         for node in graph.node:
             for name in filter(None, node.output):
                 if name not in shapes:
