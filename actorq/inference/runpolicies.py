@@ -49,10 +49,7 @@ class RunPolicies:
         return next((each for each in (evaluation.get("scheme"), *version.schemes) if each in version.schemes), FP32)
 
     def stored(self, version: RetainedPolicy, scheme: str, weight_encoding: str = SIGNED) -> Policy:
-        """A policy in the folder, in this encoding. It is made from the stored one if that has another encoding.
-
-        Raises UserError if the policy is not stored in the scheme, or if its file is damaged.
-        """
+        """A stored policy, in this encoding. Raises UserError if it is not stored in the scheme, or is damaged."""
         if scheme not in version.schemes:
             raise UserError(
                 f"version {version.version} of {self.run.root} is stored in {', '.join(version.schemes) or 'no scheme'}"

@@ -35,10 +35,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Footprint:
-    """The cost of a graph with allowed operators (see operators).
-
-    inputs: the data inputs. Raises InvalidInputError when `TRIAL_ROWS` rows cost too much or a shape is unknown.
-    """
+    """The cost of a graph with these data inputs. Raises InvalidInputError when `TRIAL_ROWS` rows cost too much."""
 
     def __init__(self, model: onnx.ModelProto, inputs: Sequence[str]) -> None:
         self._model = inferable(model)

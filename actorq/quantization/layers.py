@@ -128,10 +128,7 @@ def _weights_of(node: onnx.NodeProto, matrices: set[str]) -> list[int]:
 
 
 def _states(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]]) -> set[str]:
-    """The data inputs that are hidden states: an output beside the actions depends on one, and has its type and shape.
-
-    The first data input is an observation.
-    """
+    """The data inputs that are hidden states: an output beside the actions depends on each, with its type and shape."""
 
     def form(value: onnx.ValueInfoProto) -> tuple[int, ...]:
         tensor = value.type.tensor_type
@@ -140,6 +137,7 @@ def _states(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]]) -
     forms = {output.name: form(output) for output in model.graph.output[1:]}
     data = [value for value in model.graph.input if value.name not in parameters]
     states = set()
+    # The first one is an observation.
     for value in data[1:]:
         later = {name for name, of_output in forms.items() if of_output == form(value)}
         if later and not later.isdisjoint(reached(model.graph.node, {value.name})):
