@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.counts import ActorCounts
+from actorq.arithmetic.sessions import open_session, signature_of_session
 from actorq.domain.policy import Policy, PolicyDescriptor
 from actorq.domain.signature import Role
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import InvalidInputError
-from actorq.inference import open_session, signature_of_session
 
 
 class OnnxPolicy:

@@ -19,7 +19,6 @@ from actorq.weightencoding import with_weight_encoding
 PROBES = Path(__file__).with_name("probes")
 """Folder of the models. actorq.quantization.emission.probes makes them."""
 INT8_INPUTS, INT4_INPUTS, PIXELS = 64, 128, (16, 4, 4)
-
 _INT4 = "int4"
 # Kernels for one row and for several may differ.
 _BATCHES = (1, 8)
@@ -27,11 +26,7 @@ _BATCHES = (1, 8)
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What a processor computes exactly.
-
-    weight_encodings: encodings of int8 weights, the fastest first.
-    int4: whether products of int4 weights.
-    """
+    """What a processor computes exactly: encodings of int8 weights, the fastest first, and products of int4 weights."""
 
     weight_encodings: tuple[str, ...] = WEIGHT_ENCODINGS
     int4: bool = True
@@ -68,10 +63,7 @@ def arithmetic() -> Arithmetic:
 
 
 def is_exact(probe: bytes) -> bool:
-    """Whether ONNX Runtime computes this probe exactly, for one row and for several. False if it cannot load it.
-
-    Raises ImportError without ONNX Runtime.
-    """
+    """Whether ONNX Runtime can load and compute this probe exactly. Raises ImportError without ONNX Runtime."""
     # Deferred, as ONNX Runtime is: commands without policies do without it.
     from actorq.arithmetic.sessions import open_session
 
@@ -79,11 +71,8 @@ def is_exact(probe: bytes) -> bool:
         session = open_session(probe, arena=False)
         names = [source.name for source in session.get_inputs()]
         feeds = (_int8_feeds if "pixels" in names else int4_feeds)()
-        return all(
-            not np.any(output)
-            for batch in _BATCHES
-            for output in session.run(None, {name: array[:batch] for name, array in feeds.items()})
-        )
+        batches = [{name: array[:batch] for name, array in feeds.items()} for batch in _BATCHES]
+        return not any(np.any(output) for batch in batches for output in session.run(None, batch))
     except ImportError:
         raise
     except Exception:  # ONNX Runtime's exceptions share no base class.
@@ -101,10 +90,9 @@ def _int8_feeds() -> dict[str, NDArray[np.generic]]:
 
 
 def int4_feeds() -> dict[str, NDArray[np.float32]]:
-    """Rows of 0 and 127 that have both.
+    """Rows of 0 and 127 that have both: nothing is rounded, however a processor quantizes rows.
 
-    Processors quantize rows around zero (x86-64) or from their lowest to their highest value (ARM with a dot product).
-    Both round nothing in these rows.
+    It does so around zero (x86-64) or from the lowest to the highest value (ARM with a dot product).
     """
     rows = np.random.default_rng(0).choice([0, 127, 127], (max(_BATCHES), INT4_INPUTS))
     rows[:, :2] = (0, 127)

@@ -1,7 +1,4 @@
-"""The one way to open a model in ONNX Runtime.
-
-ONNX Runtime is imported at the first use, because commands and the learner do without it.
-"""
+"""The one way to open a model in ONNX Runtime, imported at the first use: commands and the learner do without it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -43,10 +40,7 @@ def open_session(model: bytes, arena: bool = True, without: Sequence[str] = ()) 
 
 
 def signature_of_session(session: Session) -> Signature:
-    """The signature of a session's model: in its metadata, or by its names where it has none.
-
-    Raises InvalidInputError for a damaged one, and for names that the model does not have.
-    """
+    """The signature in a model's metadata, or by its names. Raises InvalidInputError for one that does not fit it."""
     inputs, outputs = ([each.name for each in each] for each in (session.get_inputs(), session.get_outputs()))
     told = session.get_modelmeta().custom_metadata_map.get(METADATA)
     if told is None:

@@ -119,11 +119,7 @@ class SACConfig(AlgorithmConfig):
 
 
 class OnPolicyConfig(Settings):
-    """Settings of every on-policy algorithm: its networks, its rollouts, and its importance weights.
-
-    It learns from the newest transitions only, through a one-pass queue in place of the replay. For actions, fixed and
-    ignored see AlgorithmConfig.
-    """
+    """Settings of every on-policy algorithm, with a queue in place of the replay. See also AlgorithmConfig."""
 
     actions: ClassVar[tuple[ActionSpace, ...]] = ("discrete", "continuous")
     fixed: ClassVar[tuple[str, ...]] = ("hidden_sizes", "value_sizes", "activation", "squash")
@@ -194,7 +190,7 @@ class IMPALAConfig(OnPolicyConfig):
     max_c: PositiveFloat = Field(1.0, description="c bar: truncation of the weights of the trace")
 
 
-# The built-in algorithms. Others are given as MODULE:CLASS, or by an installed package.
+# The built-in algorithms.
 ALGORITHMS: dict[str, type[AlgorithmConfig] | type[OnPolicyConfig]] = {
     "dqn": DQNConfig,
     "d4pg": D4PGConfig,

@@ -45,22 +45,17 @@ class OneLineParser(argparse.ArgumentParser):
         """Parse. Raises UserError for an unknown or wrong flag, with the nearest known flag."""
         given = self._plain_booleans([self._new_name(word) for word in (sys.argv[1:] if args is None else args)])
         # Help comes before any check, because it needs no positional arguments.
-        if "--help-all" in given and self._only_in_full_help:
-            self.exit(0, self.format_help())
-        if "-h" in given or "--help" in given:
-            self.exit(0, self._format_short_help() if self._only_in_full_help else self.format_help())
+        full = "--help-all" in given and self._only_in_full_help
+        if full or "-h" in given or "--help" in given:
+            is_short = self._only_in_full_help and not full
+            self._print_message(self._format_short_help() if is_short else self.format_help(), sys.stdout)
+            self.exit()
         parsed, unknown = self.parse_known_args(given, namespace)
         if unknown:
             flags = {flag for action in self._actions for flag in action.option_strings}
             active = f"--{getattr(parsed, 'algorithm', '')}."
             self.error(f"unknown argument {unknown[0]!r}{suggestion(unknown[0].partition('=')[0], flags, active)}")
         return parsed
-
-    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """End the process. Help goes to standard output."""
-        if message:
-            self._print_message(message, sys.stdout)
-        raise SystemExit(status)
 
     def error(self, message: str) -> NoReturn:
         """Raise UserError with the fault and where to find the list of flags."""
@@ -137,10 +132,7 @@ def warn_of_old_name(old: str, new: str) -> None:
 
 
 def suggestion(name: str, known: Iterable[str], preferred: str = "") -> str:
-    """The nearest known name as a clause of an error; empty if none is near.
-
-    preferred: prefix of names to prefer.
-    """
+    """The nearest known name as a clause of an error, or empty. Names that begin with `preferred` come first."""
     ordered = sorted(known, key=lambda each: (not (preferred and each.startswith(preferred)), len(each), each))
     bare = name.removeprefix("--")
     beginning = [each for each in ordered if len(bare) > 2 and each.startswith(name)]

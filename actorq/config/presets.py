@@ -1,7 +1,7 @@
 """Presets: settings for an algorithm on a family of environments. A file, the environment and flags override them.
 
-Sources of the numbers: docs/how-to/presets.md. They are found by the names of preset, algorithm and environment
-alone, so that every service of a run finds the same, on whatever machine.
+Sources of the numbers: docs/how-to/presets.md. They follow from the names of preset, algorithm and environment alone,
+so that every service of a run finds the same.
 
 STANDARD needs few environment steps. DATA_RICH needs little time if steps are cheap. It learns from each transition
 only once or a few times, in large batches. So the learner's machine limits its speed, not the actors.
@@ -215,10 +215,7 @@ def family_of(environment: str) -> Family:
 
 
 def preset(algorithm: str, environment: str, name: str = STANDARD) -> dict[str, Any]:
-    """The settings for an algorithm on an environment, as a tree; empty for algorithms that are not built in.
-
-    name: STANDARD or DATA_RICH.
-    """
+    """The settings for an algorithm on an environment, as a tree; empty for algorithms that are not built in."""
     family = family_of(environment).name
     pair = (algorithm, family)
     settings = {} if pair in _WITHOUT else merged(_OF_ALGORITHM.get(algorithm, {}), _OF_FAMILY.get(pair, {}))
@@ -229,26 +226,19 @@ def preset(algorithm: str, environment: str, name: str = STANDARD) -> dict[str, 
 
 
 def with_preset(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The given settings over those of their preset.
-
-    A section that is not a tree replaces the preset's section.
-    """
+    """The given settings over those of their preset."""
     environment = tree.get("environment", "CartPole-v1")
     if not isinstance(environment, str):
         return dict(tree)
-    algorithm = tree.get("algorithm")
-    if algorithm is None:
-        algorithm = family_of(environment).algorithm
+    given = tree.get("algorithm")
+    algorithm = family_of(environment).algorithm if given is None else given
     name = tree.get("preset", STANDARD)
     below = preset(algorithm, environment, name) if isinstance(algorithm, str) and isinstance(name, str) else {}
     return merged(below, {**tree, "algorithm": algorithm})
 
 
 def descriptions() -> Iterator[tuple[str, str]]:
-    """The purpose of each preset and its settings, written as flags.
-
-    A family's settings override its algorithm's. Those of DATA_RICH override both.
-    """
+    """The purpose of each preset and its settings, written as flags. Later ones override earlier ones."""
     for suffix, of_algorithm, of_family, without in (
         ("", _OF_ALGORITHM, _OF_FAMILY, _WITHOUT),
         (f", {DATA_RICH}", _DATA_RICH_OF_ALGORITHM, _DATA_RICH_OF_FAMILY, ()),

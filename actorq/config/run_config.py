@@ -14,7 +14,6 @@ from pydantic import Field, JsonValue, model_validator
 from actorq.config import algorithms, sections
 from actorq.config.algorithms import ALGORITHMS, AlgorithmConfig, IMPALAConfig, PPOConfig
 from actorq.config.numbers import PositiveInt, Seed
-from actorq.config.on_policy import HORIZON, waiting_rows
 from actorq.config.presets import with_preset
 from actorq.config.schemes import CHOICES_HELP, SchemeChoice
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
@@ -64,8 +63,7 @@ class RunConfig(Settings):
         None, description="MODULE:FUNCTION that makes the hidden layers of policy and critics; none: the built-in ones"
     )
     encoders: dict[str, str] = Field(
-        {},
-        description="layers of your own for single arrays of an observation: ARRAY=MODULE:FUNCTION,... or a mapping",
+        {}, description="layers of your own for single arrays of an observation: ARRAY=MODULE:FUNCTION,... or a mapping"
     )
     normalize_observations: bool = Field(
         False, description="scale observations by their running mean and deviation, inside the policy"
@@ -156,8 +154,7 @@ class RunConfig(Settings):
     def check_rollouts(self, rollout_size: int, batch_size: int, frame_stack: int = 1) -> None:
         """Raise ValueError for a queue that could never hand out a rollout, or would keep actors waiting.
 
-        Also for mechanisms of the replay, which an on-policy algorithm does not have. rollout_size, batch_size: of the
-        run's algorithm.
+        Also for mechanisms of the replay. rollout_size, batch_size: of the run's algorithm, which is on-policy.
         """
         algorithm, queue, actor = self.algorithm, self.queue, self.actor
         for name, used in (
@@ -195,7 +192,8 @@ class RunConfig(Settings):
                 f"actor.max_steps_per_policy must be at least {least}, or 0, got {most}: the learner publishes after "
                 "each rollout, which takes so many steps of each environment"
             )
-        if capacity < (needed := waiting_rows(queue, actor, environments, rollout_size, frame_stack)):
+        needed = queue.waiting_rows(actor.segment_length, environments, rollout_size, frame_stack)
+        if capacity < needed:
             raise ValueError(
                 f"replay.capacity must be at least {needed} rows, for queue.waiting_rollouts "
                 f"({queue.waiting_rollouts:g}) and the rollout in use with {rollout_size} environment steps each, got "
@@ -248,23 +246,17 @@ class RunConfig(Settings):
     @property
     def own(self) -> AlgorithmConfig | PPOConfig | IMPALAConfig | None:
         """The settings of the run's algorithm if it is a built-in one."""
-        found: AlgorithmConfig | PPOConfig | IMPALAConfig | None
-        found = getattr(self, self.algorithm) if self.algorithm in ALGORITHMS else None
-        return found
+        return getattr(self, self.algorithm) if self.algorithm in ALGORITHMS else None
 
     @property
     def on_policy(self) -> PPOConfig | IMPALAConfig | None:
         """The settings of the run's algorithm if it is a built-in on-policy one."""
-        own = self.own
-        return own if isinstance(own, PPOConfig | IMPALAConfig) else None
+        return self.own if isinstance(self.own, PPOConfig | IMPALAConfig) else None
 
     @property
     def object_storage_urls(self) -> dict[str, str]:
         """The URLs of the run's own folders in object storage, by their settings."""
-        urls = {
-            "checkpoint.object_storage": self.checkpoint.object_storage,
-            "policy_export.url": self.policy_export.url,
-        }
+        urls = {name: attrgetter(name)(self) for name in ("checkpoint.object_storage", "policy_export.url")}
         return {setting: url for setting, url in urls.items() if url}
 
     @property
@@ -273,7 +265,9 @@ class RunConfig(Settings):
         own = self.on_policy
         if own is None:
             return {}
-        kept = {f"{self.algorithm}.{name}": getattr(own, name) for name in HORIZON if hasattr(own, name)}
+        # The meaning of the algorithm's state and of stored rollouts depends on these.
+        names = ("rollout_size", "epochs", "discount", "gae_lambda", "trace_lambda")
+        kept = {f"{self.algorithm}.{name}": getattr(own, name) for name in names if hasattr(own, name)}
         return {"actor.segment_length": self.actor.segment_length, **kept}
 
     @property
@@ -308,16 +302,15 @@ class RunConfig(Settings):
     @property
     def sampling(self) -> Sampling:
         """How actors draw actions in a run of a built-in on-policy algorithm; empty for other algorithms."""
-        own = self.on_policy
-        if own is None:
+        if (own := self.on_policy) is None:
             return ""
         return "squashed" if own.squash else "clipped"
 
     def exploration_of(self, actor_index: int, environment_steps: int) -> Exploration:
         """The exploration of an actor that joins after `environment_steps` environment steps of the run.
 
-        The rates fall over all environments. Each actor gets every `actors`-th rate, so that its rates cover the whole
-        range. Actors beyond the configured number share the others' rates.
+        Each actor gets every `actors`-th rate, so that its rates cover the whole range. Actors beyond the configured
+        number share the others' rates.
         """
         base, alpha = self.exploration.epsilon, self.exploration.alpha
         count = self.actors * self.environments_per_actor
@@ -330,16 +323,14 @@ class RunConfig(Settings):
         )
 
     def multi_step_of(self, n_step: int) -> MultiStepConfig | None:
-        """The multi-step targets of this run; None without them.
-
-        n_step: steps of the algorithm's own returns.
+        """The multi-step targets of this run; None without them. n_step: steps of the algorithm's own returns.
 
         With rlx2, and `multi_step` not set, algorithms with returns of several steps keep these returns. Raises
         UserError when `multi_step` is set with such an algorithm.
         """
         if not self._has(self.multi_step):
             return None
-        name, later = self.algorithm, self.multi_step_returns
+        name = self.algorithm
         has_steps = getattr(ALGORITHMS.get(name), "has_steps", False)
         if has_steps or n_step > 1:
             if self.multi_step is None:
@@ -348,7 +339,7 @@ class RunConfig(Settings):
                 f"multi_step: expected an algorithm with one-step returns at first, got {name} with n_step {n_step}: "
                 + ("leave --multi-step out" if has_steps else f"set {name}.n_step to 1")
             )
-        return later
+        return self.multi_step_returns
 
     def dynamic_capacity_of(self, spec: EnvironmentSpec) -> DynamicCapacityConfig | None:
         """The dynamic capacity of this run's replay; None for a fixed capacity.

@@ -18,9 +18,8 @@ SCHEME_ENTRY_POINTS = "actorq.schemes"
 @functools.cache
 def installed_schemes() -> Mapping[str, EntryPoint]:
     """The schemes of installed packages by name, searched once in each process. Built-in names are excluded."""
-    return {
-        point.name: point for point in entry_points(group=SCHEME_ENTRY_POINTS) if point.name not in (*SCHEMES, AUTO)
-    }
+    points = entry_points(group=SCHEME_ENTRY_POINTS)
+    return {point.name: point for point in points if point.name not in (*SCHEMES, AUTO)}
 
 
 def scheme_names() -> tuple[str, ...]:
@@ -36,10 +35,7 @@ def is_scheme(name: str) -> bool:
 
 @functools.cache
 def load_scheme(name: str) -> Any:
-    """Load a scheme of an installed package, by calling its entry point, a class without arguments.
-
-    Raises NotFoundError that lists the schemes, or says why this one is unusable.
-    """
+    """Call the entry point of an installed scheme. Raises NotFoundError with all schemes, or why it is unusable."""
     if name not in installed_schemes():
         raise NotFoundError(f"scheme: expected one of {', '.join(scheme_names())}, got {name!r}")
     path = installed_schemes()[name].value
@@ -47,9 +43,8 @@ def load_scheme(name: str) -> Any:
         scheme = installed_schemes()[name].load()()
     except Exception as error:
         # A user's package may raise anything.
-        raise NotFoundError(
-            f"scheme {name}: {path} cannot be used: {type(error).__name__}: {reason_of(error)}"
-        ) from error
+        reason = f"{type(error).__name__}: {reason_of(error)}"
+        raise NotFoundError(f"scheme {name}: {path} cannot be used: {reason}") from error
     if getattr(scheme, "name", None) != name or not callable(getattr(scheme, "plan", None)):
         raise NotFoundError(
             f"scheme {name}: {path} is no scheme: expected name {name!r} and a method plan; see the interface "

@@ -85,6 +85,12 @@ class QueueConfig(Settings):
         False, description="divide rewards by the running deviation of the discounted return, and clip to [-10, 10]"
     )
 
+    def waiting_rows(self, segment_length: int, environments: int, rollout_size: int, frame_stack: int) -> int:
+        """Rows of the waiting rollouts, the one in use, and a segment that does not fit at the end of the ring."""
+        steps = math.ceil(self.waiting_rollouts * rollout_size) + rollout_size
+        segments = math.ceil(steps / (segment_length * environments)) + 1
+        return segments * environments * (segment_length + frame_stack)
+
 
 class RateLimiterConfig(Settings):
     """How updates and environment steps keep pace, at any speed of the machine."""
@@ -146,9 +152,7 @@ class EvaluationConfig(Settings):
 class ActorConfig(Settings):
     """How actors cut and queue their transitions."""
 
-    segment_length: Annotated[int, Field(gt=0, le=2**20)] = Field(
-        16, description="maximum number of environment steps per segment"
-    )
+    segment_length: int = Field(16, gt=0, le=2**20, description="maximum number of environment steps per segment")
     max_segment_bytes: Annotated[int, Field(ge=1024, le=MAX_SEGMENT_BYTES)] = Field(
         USUAL_SEGMENT_BYTES,
         description="maximum size of a segment in bytes; segments are shortened to fit, to one step at least",
@@ -159,9 +163,7 @@ class ActorConfig(Settings):
     queue_segments: Annotated[int, Field(gt=0, le=65_536)] = Field(
         2, description="segments that may wait for credit before the environments wait"
     )
-    report_period_s: Annotated[float, Field(gt=0, le=86_400)] = Field(
-        1.0, description="seconds between two reports to the learner"
-    )
+    report_period_s: float = Field(1.0, gt=0, le=86_400, description="seconds between two reports to the learner")
     environment_timeout_s: PositiveFloat = Field(
         60.0, description="maximum seconds for a step of the environments; then the actor ends and is restarted"
     )
@@ -364,9 +366,7 @@ class TransportConfig(Settings):
     def limits(self) -> ServerLimits:
         """The limits on the peers of a service."""
         connections = max(self.max_calls, ServerLimits.connections)
-        return ServerLimits(
-            connections=connections, open_calls=self.max_calls, calls_of_address=self.max_calls_per_address
-        )
+        return ServerLimits(connections, open_calls=self.max_calls, calls_of_address=self.max_calls_per_address)
 
     @property
     def access(self) -> Access:

@@ -12,10 +12,7 @@ _OTHER_BYTES = 48
 
 
 def step_bytes(spec: EnvironmentSpec, copies: int = 0) -> int:
-    """Bytes of one environment in a segment of one step: its observations before and after it, and two actions.
-
-    copies: number of other goals that the segment has.
-    """
+    """Bytes of one environment in a segment of one step: its observations before and after it, actions, and goals."""
     goals = sum(each.nbytes for each in columns_of(spec, HindsightColumns(copies).names)[len(columns_of(spec)) :])
     return (spec.frame_stack + 1) * spec.observations.nbytes + 2 * spec.actions.nbytes + goals + _OTHER_BYTES
 

@@ -1,8 +1,7 @@
 """Settings of any typed tree, from a YAML file, environment variables and flags, in rising order of precedence.
 
-The tree is a pydantic model. Each field has a description, a unit and bounds. The setting `replay.capacity` is
-`replay: {capacity: ...}` in YAML, ACTORQ_REPLAY__CAPACITY in the environment and `--replay.capacity` as a flag.
-Underscores of field names are dashes in flags.
+The setting `replay.min_size` is `replay: {min_size: ...}` in YAML, ACTORQ_REPLAY__MIN_SIZE in the environment and
+`--replay.min-size` as a flag.
 """
 
 import argparse
@@ -58,14 +57,15 @@ ESSENTIAL = "essential"
 
 @dataclass(frozen=True)
 class Leaf:
-    """One setting: its path in the tree and its declaration."""
+    """One setting: its path in the tree, its declaration, and the section that declares it."""
 
     path: tuple[str, ...]
     field: FieldInfo
+    section: type[Settings]
 
     @property
     def flag(self) -> str:
-        """The setting's flag."""
+        """As a flag."""
         return _flag(".".join(self.path))
 
     @property
@@ -101,7 +101,7 @@ def leaves(model: type[Settings], path: tuple[str, ...] = ()) -> Iterator[Leaf]:
         if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
             yield from leaves(field.annotation, (*path, name))
         else:
-            yield Leaf((*path, name), field)
+            yield Leaf((*path, name), field, model)
 
 
 def add_flags(parser: OneLineParser, model: type[Settings], title: str = "run") -> None:
@@ -118,7 +118,7 @@ def add_flags(parser: OneLineParser, model: type[Settings], title: str = "run") 
         section = leaf.path[:-1]
         if section not in groups:
             name = ".".join(section) if section else title
-            groups[section] = parser.section(name, _section_description(model, section))
+            groups[section] = parser.section(name, " ".join((leaf.section.__doc__ or "").split()))
         kind = plain_type(leaf.field.annotation)
         options: dict[str, Any] = {"dest": ".".join(leaf.path), "default": argparse.SUPPRESS, "help": leaf.help}
         if kind is bool:
@@ -144,7 +144,7 @@ def from_flags(model: type[Settings], namespace: argparse.Namespace) -> dict[str
 
 
 def from_environment(model: type[Settings], environment: Mapping[str, str]) -> dict[str, Any]:
-    """The settings of `model` in the environment, as a nested dict. Other variables are ignored."""
+    """The settings of `model` in the environment, as a nested dict."""
     tree: dict[str, Any] = {}
     for leaf in leaves(model):
         names = [leaf.variable, *(_variable(old) for old, new in model.renamed.items() if _flag(new) == leaf.flag)]
@@ -159,10 +159,7 @@ def from_environment(model: type[Settings], environment: Mapping[str, str]) -> d
 def check_environment(
     models: Sequence[type[Settings]], environment: Mapping[str, str], elsewhere: Sequence[str] = ()
 ) -> None:
-    """Raise UserError for a variable with this project's prefix that is no setting, most likely a typo.
-
-    elsewhere: names of settings of other programs; one environment may serve them all.
-    """
+    """Raise UserError for a variable with this project's prefix that is no setting of `models` or other programs."""
     known = {leaf.variable for model in models for leaf in leaves(model)}
     known |= {_variable(old) for model in models for old in model.renamed}
     known |= {ENVIRONMENT_PREFIX + name.upper() for name in elsewhere}
@@ -178,8 +175,7 @@ def from_yaml(text: str) -> Any:
 
 def documents_from_yaml(text: str) -> list[Any]:
     """The values of a YAML stream. Raises ValueError with the reason on one line."""
-    documents: list[Any] = _loaded(lambda stream: list(yaml.load_all(stream, _Loader)), text)
-    return documents
+    return list(_loaded(lambda stream: list(yaml.load_all(stream, _Loader)), text))
 
 
 class _Loader(yaml.SafeLoader):
@@ -242,10 +238,9 @@ def from_file(path: Path, flag: str = "--config: ") -> dict[str, Any]:
 def share(
     tree: Any, name: str, models: Sequence[type[Settings]], elsewhere: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Split the section `name` of a file among the models that declare its settings.
+    """Split the section `name` of a file among the models that declare its settings; UserError if it is no section.
 
     Undeclared settings go to the first model, which refuses them. Settings of other programs (`elsewhere`) are dropped.
-    Raises UserError when the value is not a section.
     """
     if not isinstance(tree, dict):
         raise UserError(f"setting '{name}': expected a section of settings, got {_shown(tree)}")
@@ -279,12 +274,10 @@ def with_new_names(model: type[Settings], tree: dict[str, Any]) -> dict[str, Any
 
 
 def _flag(name: str) -> str:
-    """A setting's name as a flag."""
     return "--" + name.replace("_", "-")
 
 
 def _variable(name: str) -> str:
-    """A setting's name as an environment variable."""
     return ENVIRONMENT_PREFIX + name.replace(".", "__").upper()
 
 
@@ -330,14 +323,6 @@ def _text_to_mapping(leaf: Leaf, text: str) -> dict[str, Any]:
         expected = "NAME=VALUE,NAME=VALUE (a list is [VALUE,VALUE]) or a mapping in YAML or JSON"
         raise UserError(f"setting '{'.'.join(leaf.path)}': expected {expected}, got {text!r}")
     return mapping
-
-
-def _section_description(model: type[Settings], section: tuple[str, ...]) -> str:
-    for name in section:
-        annotation = model.model_fields[name].annotation
-        assert isinstance(annotation, type)
-        model = annotation
-    return " ".join((model.__doc__ or "").split())
 
 
 def _put(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:

@@ -30,9 +30,7 @@ class SparsityConfig(Settings):
     replaced: Annotated[float, Field(gt=0, le=1)] = Field(
         0.5, description="zeta_0: share of a layer's weights replaced by the first change; decays to 0 as a cosine"
     )
-    until: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="share of the run's updates after which masks stay fixed"
-    )
+    until: float = Field(1.0, gt=0, le=1, description="share of the run's updates after which masks stay fixed")
     structured: bool = Field(
         False,
         description="give all units of a policy's layer the same number of inputs and drop units of little effect, so "

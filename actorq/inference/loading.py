@@ -1,4 +1,4 @@
-"""Acts with trained policies: `actorq.load_policy` for users."""
+"""Loads trained policies of files and runs, and acts with them."""
 
 import hashlib
 import json
@@ -34,8 +34,7 @@ _log = logging.getLogger(__name__)
 class LoadedPolicy:
     """A trained policy that acts without exploration. Thread-safe.
 
-    environment: the specs of observations and actions.
-    version, scheme: the policy's version and scheme in its run.
+    environment: the specs of observations and actions. version, scheme: those of the policy in its run.
     """
 
     environment: EnvironmentSpec
@@ -108,21 +107,18 @@ class LoadedPolicy:
 
     def _actions(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """The actions for rows of each input by name."""
-        spec, feeds = self.environment, dict[str, NDArray[Any]]()
-        rows = len(next(iter(arrays.values())))
-        for port in self._signature.inputs:
-            # Without noise, a policy takes its most likely action. A single input may have any name.
-            feeds[port.name] = (
-                np.zeros((rows, spec.components), np.float32)
-                if port.role is Role.NOISE
-                else arrays.get(port.name, next(iter(arrays.values())))
-            )
+        spec, first = self.environment, next(iter(arrays.values()))
+        # Without noise, a policy takes its most likely action. A single input may have any name.
+        noise = np.zeros((len(first), spec.components), np.float32)
+        feeds = {
+            port.name: noise if port.role is Role.NOISE else arrays.get(port.name, first)
+            for port in self._signature.inputs
+        }
         mixed = spec.sizes and spec.components
         names = [self._signature.acting.name, *([self._signature.output(Role.ACTIONS)] if mixed else [])]
         outputs, *others = self._session.run(names, feeds)
         if not spec.sizes:
-            actions: NDArray[Any] = outputs.reshape(-1, *spec.actions.shape)
-            return actions
+            return np.asarray(outputs.reshape(-1, *spec.actions.shape))
         best = best_choices(outputs, spec.sizes)
         return np.concatenate((best, *others), 1, dtype=np.float32) if mixed else best.reshape(-1, *spec.actions.shape)
 
@@ -149,7 +145,7 @@ def load_policy(path: str | Path, version: int | str = "", scheme: str = "") -> 
 
 
 def description_file(model: Path) -> Path:
-    """The description file of an exported model: beside the model, with the suffix .json."""
+    """The description file beside an exported model."""
     return model.with_suffix(".json")
 
 

@@ -8,17 +8,7 @@ import numpy as np
 
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import (
-    AUTO,
-    BEST,
-    FP32,
-    NEWEST,
-    SIGNED,
-    Policy,
-    RetainedPolicy,
-    chosen_version,
-    variant_of,
-)
+from actorq.domain.policy import AUTO, BEST, FP32, NEWEST, SIGNED, Policy, RetainedPolicy, chosen_version, variant_of
 from actorq.errors import InvalidInputError, UserError
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.lines import read_lines
@@ -36,21 +26,16 @@ class RunPolicies:
         self.run = run
         self.config = settings.build(RunConfig, run.config_tree())
         self.versions = retained_policies(run.policies)
-        if not self.versions and any(run.policies.glob("[0-9]*")):
-            raise UserError(f"{run.policies}: all versions are damaged, so there is no policy")
         if not self.versions:
+            if any(run.policies.glob("[0-9]*")):
+                raise UserError(f"{run.policies}: all versions are damaged, so there is no policy")
             raise UserError(f"{run.policies} has no policies: the run has not published any yet")
 
     def find(self, choice: str = "") -> RetainedPolicy:
-        """The version of a choice: "best", "newest" or a number. An empty choice means the best, or else the newest.
-
-        Raises UserError for a version that is not here.
-        """
-        found = chosen_version(choice or BEST, self.versions)
-        if found is None and not choice:
-            found = chosen_version(NEWEST, self.versions)
-        if found is not None:
-            return found
+        """The version "best", "newest", a number, or "" (the best, or else the newest). Raises UserError for none."""
+        for each in (choice,) if choice else (BEST, NEWEST):
+            if (found := chosen_version(each, self.versions)) is not None:
+                return found
         listing = f"actorq policies {self.run.root} lists the versions"
         if choice == BEST:
             raise UserError(f"no version of {self.run.root} has an evaluation: give newest or a number; {listing}")
@@ -60,14 +45,11 @@ class RunPolicies:
         """The run's scheme. If that is "auto", the scheme in which the evaluator ran this version."""
         if self.config.scheme != AUTO:
             return self.config.scheme
-        evaluation = self.evaluation(version) or {}
+        evaluation = newest_evaluation(self.run.evaluations, version) or {}
         return next((each for each in (evaluation.get("scheme"), *version.schemes) if each in version.schemes), FP32)
 
     def stored(self, version: RetainedPolicy, scheme: str, weight_encoding: str = SIGNED) -> Policy:
-        """A policy in the folder, in this encoding. It is made from the stored one if that has another encoding.
-
-        Raises UserError if the policy is not stored in the scheme, or if its file is damaged.
-        """
+        """A stored policy, in this encoding. Raises UserError if it is not stored in the scheme, or is damaged."""
         if scheme not in version.schemes:
             raise UserError(
                 f"version {version.version} of {self.run.root} is stored in {', '.join(version.schemes) or 'no scheme'}"
@@ -82,10 +64,6 @@ class RunPolicies:
         except InvalidInputError as error:
             gone = f"newer versions have just replaced version {version.version} of {self.run.root}; try again"
             raise UserError(str(error) if folder.exists() else gone) from None
-
-    def evaluation(self, version: RetainedPolicy) -> Mapping[str, Any] | None:
-        """The evaluation of a version: its fields `returns`, `scheme` and others; None without one."""
-        return newest_evaluation(self.run.evaluations, version)
 
 
 def newest_evaluation(path: Path, version: RetainedPolicy) -> Mapping[str, Any] | None:

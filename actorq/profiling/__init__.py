@@ -59,12 +59,10 @@ class Folder:
     def read(self, name: str) -> dict[str, Any]:
         """Read the figures of a name."""
         try:
-            figures: dict[str, Any] = json.loads((self.path / f"{name}.json").read_text(encoding="utf-8"))
+            return dict(json.loads((self.path / f"{name}.json").read_text(encoding="utf-8")))
         except OSError as error:
-            raise UserError(
-                f"--folder: {self.path} has no {name}.json ({error.strerror}): measure that first"
-            ) from None
-        return figures
+            reason = f"{self.path} has no {name}.json ({error.strerror})"
+            raise UserError(f"--folder: {reason}: measure that first") from None
 
     def write_segments(self, spec: EnvironmentSpec, segments: Sequence[Segment]) -> None:
         """Write segments of equal length, without their episodes."""
@@ -80,14 +78,10 @@ class Folder:
         """The recorded segments."""
         with np.load(self.path / "segments.npz") as file:
             columns = {name: file[name] for name in file.files}
-        count = len(columns["rewards"])
+        spans = (PolicySpan(0, 1, "fp32"),)
         return [
-            Segment(
-                sequence=index + 1,
-                spans=(PolicySpan(0, 1, "fp32"),),
-                columns={name: column[index] for name, column in columns.items()},
-            )
-            for index in range(count)
+            Segment(index + 1, {name: column[index] for name, column in columns.items()}, spans)
+            for index in range(len(columns["rewards"]))
         ]
 
     def write_graph(self, graph: PolicyGraph, tensors: Mapping[str, NDArray[Any]]) -> None:

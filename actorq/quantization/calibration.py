@@ -62,14 +62,13 @@ def summarize(array: NDArray[Any], statistic: Statistic) -> NDArray[np.float64]:
 
 def _range(array: NDArray[Any]) -> NDArray[np.float64]:
     # A hidden value may overflow before a tanh although the outputs are finite.
-    finite = array[np.isfinite(array)] if not np.isfinite(array.sum()) else array
+    finite = array if np.isfinite(array.sum()) else array[np.isfinite(array)]
     return np.array([finite.min(), finite.max()] if finite.size else [0.0, 0.0], np.float64)
 
 
 def _mean(array: NDArray[Any]) -> NDArray[np.float64]:
     rows = _finite(array.reshape(-1, array.shape[-1]))
-    result: NDArray[np.float64] = rows.mean(axis=0, dtype=np.float64)
-    return result
+    return np.asarray(rows.mean(axis=0, dtype=np.float64))
 
 
 def _moments(array: NDArray[Any]) -> NDArray[np.float64]:

@@ -8,6 +8,7 @@ RLx2 (arXiv 2205.15043) trains networks with many such units. Its masks are thos
 """
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -28,9 +29,8 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class LiveUnits:
-    """The units of a policy that remain, for each group, in their order.
+    """The units of a policy that remain: bool[units] for each of `groups`.
 
-    remaining: bool[units] for each of `groups`.
     alive: the remaining units that are alive; a layer without live units keeps a dead one.
     constant: units with a constant output to fold.
     biased: layers without a bias that get one for folded constants.
@@ -70,17 +70,13 @@ class Compactor:
             pass
         if all(each.all() for each in alive):
             return None
-        remaining = [each.copy() for each in alive]
-        for each in remaining:
-            each[0] |= not each.any()
+        # Each layer keeps at least one unit.
+        remaining = [each if each.any() else np.arange(len(each)) == 0 for each in alive]
         folded = [layer for layer, index in self._read_by.items() if layer.bias is None and constant[index].any()]
         return LiveUnits(self._groups, tuple(remaining), tuple(alive), tuple(constant), tuple(folded))
 
     def parameters(self, parameters: Parameters, live: LiveUnits) -> dict[str, NDArray[Any]] | None:
-        """The parameters of the compact graph; None when a folded constant exceeds float32.
-
-        Folded sums are computed in float64 and rounded once.
-        """
+        """The parameters of the compact graph, folded in float64; None when a folded constant exceeds float32."""
         result = dict(parameters)
         biases = self._folded(parameters, live)
         if biases is None:
@@ -112,21 +108,17 @@ class Compactor:
             for reader in group.readers:
                 shapes[reader.weight][1 - reader.channels] = units
         shapes |= {_bias_name(layer): [shapes[layer.weight][layer.channels]] for layer in live.biased}
-        model = onnx.ModelProto()
-        model.CopyFrom(self.whole.model)
+        model = deepcopy(self.whole.model)
         body = model.graph
         # The shapes of intermediate values count all units.
         body.ClearField("value_info")
         data = list(body.input)[: len(self.whole.inputs)]
-        parameters = [
-            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()
-        ]
+        parameters = (helper.make_tensor_value_info(each, onnx.TensorProto.FLOAT, shapes[each]) for each in shapes)
         set_repeated(body, "input", [*data, *parameters])
         set_repeated(body, "node", _with_biases(body.node, live.biased))
         source = replace(self.whole.source, model=model.SerializeToString(deterministic=True))
-        return replace(
-            self.whole, source=source, model=model, parameters={name: tuple(shape) for name, shape in shapes.items()}
-        )
+        sizes = {name: tuple(shape) for name, shape in shapes.items()}
+        return replace(self.whole, source=source, model=model, parameters=sizes)
 
     def widths(self, live: LiveUnits) -> dict[str, tuple[int, int]]:
         """The numbers of units before and after, by name, of each layer that loses some."""
@@ -189,11 +181,9 @@ class Compactor:
 
     def _values(self, index: int, bias: NDArray[np.float32]) -> list[NDArray[np.float32]]:
         """Each reader's input from a group whose units have the sums `bias`."""
-        evaluator, group = self._evaluators[index], self._groups[index]
-        if evaluator is None:
-            return [bias] * len(group.readers)
+        group = self._groups[index]
         with np.errstate(all="ignore"):
-            found: list[Any] = evaluator.run(None, {group.layer.output: bias[None]})
+            found: list[Any] = self._evaluators[index].run(None, {group.layer.output: bias[None]})
         names = list(dict.fromkeys(reader.input for reader in group.readers))
         return [found[names.index(reader.input)][0] for reader in group.readers]
 
@@ -202,8 +192,7 @@ class Compactor:
         # Imported here because only policies with constant units need it, and the import takes 20 ms.
         from onnx.reference import ReferenceEvaluator
 
-        models = [activation(self.whole, group) for group in self._groups]
-        return [None if model is None else ReferenceEvaluator(model) for model in models]
+        return [ReferenceEvaluator(activation(self.whole, group)) for group in self._groups]
 
 
 def _bias_name(layer: Layer) -> str:
@@ -214,16 +203,12 @@ def _with_biases(nodes: Any, biased: tuple[Layer, ...]) -> Iterator[onnx.NodePro
     """The nodes, with a bias added to each of these layers."""
     products = {layer.nodes[0]: layer for layer in biased}
     for index, original in enumerate(nodes):
-        layer = products.get(index)
+        node, layer = deepcopy(original), products.get(index)
         if layer is None:
-            yield original
-            continue
-        node = onnx.NodeProto()
-        node.CopyFrom(original)
-        if node.op_type == "Gemm":
-            inputs = [*node.input[:2], _bias_name(layer)]
-            node.ClearField("input")
-            node.input.extend(inputs)
+            yield node
+        elif node.op_type == "Gemm":
+            del node.input[2:]
+            node.input.append(_bias_name(layer))
             yield node
         else:
             node.output[0] = f"{layer.output}:product"

@@ -30,9 +30,8 @@ def describe(
 ) -> dict[str, Any]:
     """The description as a JSON object.
 
-    name: of the ONNX file, whose content is the model of `policy`. evaluation: the newest of the version in the run's
-    log; None if it is not there. form: of the model, as `actorq export` names it. weight_encoding: that of the model in
-    the form of actors, for a model in another form.
+    name: of the ONNX file with the model of `policy`. evaluation: the newest of the version in the run's log, if any.
+    form: of the model, as `actorq export` names it. weight_encoding: that of actors, for a model in another form.
     """
     model, descriptor = policy.model, policy.descriptor
     parsed = onnx.ModelProto.FromString(model)

@@ -7,6 +7,7 @@ one. It also misses Where and Equal, which exporters use to expand a tensor to t
 
 import math
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from functools import reduce
 from typing import Any
 
@@ -15,7 +16,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, shape_inference
 
-from actorq.quantization.nodes import NUMBERS, STANDARD, attributes_of, set_repeated
+from actorq.quantization.nodes import STANDARD, attributes_of, constant_of, set_repeated
 
 Array = NDArray[Any]
 
@@ -31,8 +32,7 @@ _SAME_SHAPE = ("GroupNormalization", "MeanVarianceNormalization")
 
 def inferable(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy for shape inference, in which an operator without one is an Identity."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     for node in copy.graph.node:
         if node.op_type in _SAME_SHAPE and node.domain in STANDARD and node.input:
             node.op_type = "Identity"
@@ -41,11 +41,18 @@ def inferable(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def fold_shapes(model: onnx.ModelProto) -> tuple[onnx.GraphProto, dict[str, tuple[int, ...]]]:
-    """The graph with all inferable shapes, and the shapes by tensor.
+def inferred_shapes(model: onnx.ModelProto, data_prop: bool = False) -> dict[str, Any]:
+    """The dimensions of each tensor with a known rank, by ONNX's inference; empty for contradictory shapes."""
+    try:
+        body = shape_inference.infer_shapes(inferable(model), data_prop=data_prop).graph
+    except shape_inference.InferenceError:
+        return {}
+    values = {value.name: value.type.tensor_type for value in (*body.input, *body.value_info, *body.output)}
+    return {name: tensor.shape.dim for name, tensor in values.items() if tensor.HasField("shape")}
 
-    Raises shape_inference.InferenceError for contradictory shapes.
-    """
+
+def fold_shapes(model: onnx.ModelProto) -> tuple[onnx.GraphProto, dict[str, tuple[int, ...]]]:
+    """The graph with all inferable shapes, and the shapes by tensor. Raises InferenceError for contradictory shapes."""
     for _ in range(_ROUNDS):
         model = shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
         shapes = _shapes(model.graph)
@@ -87,15 +94,17 @@ def _values(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> di
 
 
 def _value(node: onnx.NodeProto, known: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> Array | None:
-    attributes = attributes_of(node)
+    attributes, constant = attributes_of(node), constant_of(node)
     if node.op_type == "Shape" and node.input[0] in shapes:
         shape = np.array(shapes[node.input[0]], np.int64)
         return shape[attributes.get("start", 0) : attributes.get("end")]
     if node.op_type == "Size" and node.input[0] in shapes:
         return np.array(np.prod(shapes[node.input[0]], dtype=np.int64))
-    if node.op_type not in _FUNCTIONS or not all(name in known for name in node.input if name):
+    if constant is None and (node.op_type not in _FUNCTIONS or not all(name in known for name in node.input if name)):
         return None
     try:
+        if constant is not None:
+            return numpy_helper.to_array(constant) if math.prod(constant.dims) <= _MOST else None
         with np.errstate(all="ignore"):
             value = _FUNCTIONS[node.op_type]([known.get(name) for name in node.input], attributes)
     except (ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError, MemoryError):
@@ -107,9 +116,8 @@ def _value(node: onnx.NodeProto, known: Mapping[str, Array], shapes: Mapping[str
 def _replace(graph: onnx.GraphProto, values: Mapping[str, Array]) -> None:
     """Replace the nodes of these values by constants."""
     kept = [node for node in graph.node if len(node.output) != 1 or node.output[0] not in values]
-    constants = [
-        helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array)) for name, array in values.items()
-    ]
+    tensors = {name: numpy_helper.from_array(array) for name, array in values.items()}
+    constants = (helper.make_node("Constant", [], [name], value=tensor) for name, tensor in tensors.items())
     set_repeated(graph, "node", (*constants, *kept))
 
 
@@ -135,30 +143,21 @@ def _slice(inputs: list[Any], attributes: dict[str, Any]) -> Array:
     steps = inputs[4] if len(inputs) > 4 else np.ones_like(starts)
     cut: list[slice] = [slice(None)] * data.ndim
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        # The largest integers mean the end. With a negative step, the lowest mean a position before the beginning.
-        size = data.shape[axis]
-        last = None if step < 0 and end < -size else int(end)
-        cut[int(axis)] = slice(max(int(start), -size), last, int(step))
-    result: Array = data[tuple(cut)]
-    return result
+        # With a negative step, a start before the beginning is the beginning.
+        cut[int(axis)] = slice(max(int(start), -data.shape[axis]), int(end), int(step))
+    return np.asarray(data[tuple(cut)])
 
 
 def _reshape(inputs: list[Any], attributes: dict[str, Any]) -> Array:
     data, sizes = inputs
     copied = not attributes.get("allowzero")
     # 0 stands for the size of the input at this place.
-    result: Array = data.reshape([data.shape[i] if copied and size == 0 else int(size) for i, size in enumerate(sizes)])
-    return result
+    return np.reshape(data, [data.shape[i] if copied and size == 0 else int(size) for i, size in enumerate(sizes)])
 
 
-def _unsqueeze(inputs: list[Array], attributes: dict[str, Any]) -> Array:
-    axes = inputs[1] if len(inputs) > 1 else attributes["axes"]
-    return np.expand_dims(inputs[0], tuple(int(axis) for axis in axes))
-
-
-def _squeeze(inputs: list[Array], attributes: dict[str, Any]) -> Array:
-    axes = inputs[1] if len(inputs) > 1 else attributes.get("axes")
-    return np.squeeze(inputs[0], None if axes is None else tuple(int(axis) for axis in axes))
+def _axes(inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    axes = inputs[1] if len(inputs) > 1 and inputs[1] is not None else attributes.get("axes")
+    return None if axes is None else tuple(map(int, axes))
 
 
 def _divided(inputs: list[Array], attributes: dict[str, Any]) -> Array | None:
@@ -179,11 +178,10 @@ def _cast(inputs: list[Array], attributes: dict[str, Any]) -> Array | None:
 
 def _reduced(function: Callable[..., Any]) -> Callable[[list[Any], dict[str, Any]], Any]:
     def reduce(inputs: list[Any], attributes: dict[str, Any]) -> Any:
-        axes = inputs[1] if len(inputs) > 1 and inputs[1] is not None else attributes.get("axes", ())
-        if len(axes) == 0 and attributes.get("noop_with_empty_axes"):
+        axes = _axes(inputs, attributes) or None
+        if axes is None and attributes.get("noop_with_empty_axes"):
             return inputs[0]
-        axis = tuple(int(each) for each in axes) or None
-        return function(inputs[0], axis=axis, keepdims=bool(attributes.get("keepdims", 1))).astype(inputs[0].dtype)
+        return function(inputs[0], axis=axes, keepdims=bool(attributes.get("keepdims", 1))).astype(inputs[0].dtype)
 
     return reduce
 
@@ -207,7 +205,6 @@ _FUNCTIONS: Mapping[str, Callable[[list[Any], dict[str, Any]], Any]] = {
     "Cast": _cast,
     "Ceil": _elementwise(np.ceil),
     "Concat": lambda inputs, attributes: np.concatenate(inputs, axis=attributes["axis"]),
-    "Constant": lambda inputs, attributes: _constant(attributes),
     "ConstantOfShape": _constant_of_shape,
     "Div": _divided,
     "Equal": _elementwise(np.equal),
@@ -233,17 +230,7 @@ _FUNCTIONS: Mapping[str, Callable[[list[Any], dict[str, Any]], Any]] = {
     "Reshape": _reshape,
     "Slice": _slice,
     "Sub": _elementwise(np.subtract),
-    "Squeeze": _squeeze,
-    "Unsqueeze": _unsqueeze,
+    "Squeeze": lambda inputs, attributes: np.squeeze(inputs[0], _axes(inputs, attributes)),
+    "Unsqueeze": lambda inputs, attributes: np.expand_dims(inputs[0], _axes(inputs, attributes)),
     "Where": _elementwise(np.where),
 }
-
-
-def _constant(attributes: dict[str, Any]) -> Array | None:
-    if "value" in attributes:
-        tensor = attributes["value"]
-        return numpy_helper.to_array(tensor) if math.prod(tensor.dims) <= _MOST else None
-    for name, value in attributes.items():
-        if name in NUMBERS:
-            return np.array(value, NUMBERS[name])
-    return None

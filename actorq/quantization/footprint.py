@@ -16,7 +16,7 @@ from onnx import helper
 from actorq.errors import InvalidInputError
 from actorq.quantization.calibration import Batch, evenly_spaced, rows_of
 from actorq.quantization.folding import fold_shapes, inferable
-from actorq.quantization.nodes import set_repeated
+from actorq.quantization.nodes import attributes_of, set_repeated
 from actorq.quantization.operators import check_rank, node_name
 from actorq.text import reason_of
 
@@ -35,10 +35,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Footprint:
-    """The cost of a graph with allowed operators (see operators).
-
-    inputs: the data inputs. Raises InvalidInputError when `TRIAL_ROWS` rows cost too much or a shape is unknown.
-    """
+    """The cost of a graph with these data inputs. Raises InvalidInputError when `TRIAL_ROWS` rows cost too much."""
 
     def __init__(self, model: onnx.ModelProto, inputs: Sequence[str]) -> None:
         self._model = inferable(model)
@@ -105,9 +102,8 @@ class Footprint:
         try:
             graph, shapes = fold_shapes(self._model)
         except Exception as error:  # A damaged constant, or one of an unknown type, raises more than InferenceError.
-            raise InvalidInputError(
-                f"graph: its shapes cannot be inferred for {rows} rows: {reason_of(error)}"
-            ) from None
+            fault = f"its shapes cannot be inferred for {rows} rows: {reason_of(error)}"
+            raise InvalidInputError(f"graph: {fault}") from None
         for node in graph.node:
             for name in filter(None, node.output):
                 if name not in shapes:
@@ -141,8 +137,8 @@ def _work(node: onnx.NodeProto, shapes: Shapes) -> int:
     moved = outputs + sum(map(math.prod, inputs))
     match node.op_type:
         case "MatMul" | "Gemm":
-            transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
-            return moved + outputs * (inputs[0][-2 if transposed else -1] if inputs[0] else 1)
+            inner = -2 if attributes_of(node).get("transA") else -1
+            return moved + outputs * (inputs[0][inner] if inputs[0] else 1)
         case "Conv":
             return moved + outputs * math.prod(inputs[1][1:])
         case "ConvTranspose":
@@ -151,8 +147,7 @@ def _work(node: onnx.NodeProto, shapes: Shapes) -> int:
             # Each weight counts once per step and row: X is [steps, rows, features].
             return moved + math.prod(inputs[0][:2]) * sum(map(math.prod, inputs[1:3]))
         case "AveragePool" | "LpPool" | "MaxPool":
-            kernel = next((attribute.ints for attribute in node.attribute if attribute.name == "kernel_shape"), ())
-            return moved + outputs * math.prod(kernel)
+            return moved + outputs * int(math.prod(attributes_of(node).get("kernel_shape", ())))
         case "Resize" | "Upsample":
             return moved + 16 * outputs
         case "Einsum":

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnx import helper
 
@@ -24,7 +23,7 @@ from actorq.quantization.foreign.names import make_names_unique
 from actorq.quantization.layers import BATCH_FIRST_STATES, Layer, find_layers
 from actorq.quantization.nodes import STANDARD, reached
 from actorq.quantization.operators import check_operators
-from actorq.quantization.signatures import signed_graph
+from actorq.quantization.signatures import parsed_model, signed_graph
 from actorq.text import reason_of
 
 # Below 13, weights of quantized operators have other forms. Nothing here depends on higher versions.
@@ -55,13 +54,9 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class Graph:
-    """A validated policy graph.
+    """A validated policy graph with only allowed operators. Footprint checks its cost, Reference its inner shapes.
 
-    model: the parsed ONNX model. Callers must not change it; plans copy it.
-    inputs: the data inputs by name.
-    parameters: shape of each float32 parameter by name.
-
-    The graph has only allowed operators. Footprint checks its cost, and Reference its inner shapes.
+    model: callers must not change it. parameters: the shapes of the float32 parameters.
     """
 
     source: PolicyGraph
@@ -138,11 +133,6 @@ class Graph:
         return tuple(port.name for port in told if port is told[0] or port.name in reached)
 
     @property
-    def digest(self) -> bytes:
-        """SHA-256 of the published model."""
-        return self.source.digest
-
-    @property
     def signature(self) -> Signature:
         """The roles of inputs and outputs."""
         return self.source.signature
@@ -206,12 +196,7 @@ def tensors_of(graph: onnx.GraphProto) -> Iterable[onnx.TensorProto]:
 
 
 def _parsed(model: bytes) -> onnx.ModelProto:
-    try:
-        parsed = onnx.ModelProto.FromString(model)
-    except DecodeError:
-        raise InvalidInputError(
-            f"graph: expected an ONNX model, got {len(model)} bytes that do not parse; export it with torch.onnx.export"
-        ) from None
+    parsed = parsed_model(model)
     # Protobuf returns malformed text as bytes.
     if odd := [name for name in _names(parsed.graph) if not isinstance(name, str)]:
         raise InvalidInputError(f"graph: expected an ONNX model whose names are UTF-8, got {odd[0]!r}")
@@ -326,10 +311,8 @@ def _input_spec(value: onnx.ValueInfoProto) -> InputSpec:
             f"graph: data input {value.name!r} must be of booleans, integers, or floats of 16, 32 or 64 bits, got "
             f"element type {_type_name(tensor.elem_type)}"
         )
-    return InputSpec(
-        np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)),
-        tuple(dim.dim_value for dim in tensor.shape.dim[1:]),
-    )
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return InputSpec(dtype, tuple(dim.dim_value for dim in tensor.shape.dim[1:]))
 
 
 def _parameter_shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:

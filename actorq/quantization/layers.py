@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import onnx
 
-from actorq.quantization.folding import inferable
+from actorq.quantization.folding import inferred_shapes
 from actorq.quantization.nodes import STANDARD, attributes_of, live_nodes, reached, reads
 
 _LAYERS = ("Gemm", "MatMul", "Conv", "ConvTranspose")
@@ -65,10 +65,7 @@ def layer_name(weight: str) -> str:
 
 
 def find_layers(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]]) -> tuple[Layer, ...]:
-    """The layers of a policy graph in its order. A weight used by several nodes gives several layers of one name.
-
-    parameters: the shape of each parameter by name.
-    """
+    """The layers of a policy graph in its order. A weight used by several nodes gives several layers of one name."""
     nodes = model.graph.node
     origins = _origins(nodes, parameters)
     matrices = {name for name, origin in origins.items() if len(parameters[origin.parameter]) > 1}
@@ -85,20 +82,15 @@ def find_layers(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]
     hidden = reached(nodes, states) - observed
     uses = Counter(name for node in nodes for name in reads(node))
     uses.update(value.name for value in model.graph.output)
-    ranks = _ranks(model)
+    shapes = inferred_shapes(model)
     layers = []
     for index, position in found:
-        node = nodes[index]
         layer = _Reading(nodes, parameters, index, position, origins, uses).layer()
-        layers.append(
-            replace(
-                layer,
-                input_rank=ranks.get(layer.input),
-                first=after.isdisjoint(reads(node))
-                and (hidden.isdisjoint(reads(node)) or not observed.isdisjoint(reads(node))),
-                last=before.isdisjoint(node.output) and not direct.isdisjoint(node.output),
-            )
-        )
+        inputs, outputs = set(reads(nodes[index])), nodes[index].output
+        rank = len(shapes[layer.input]) if layer.input in shapes else None
+        first = after.isdisjoint(inputs) and (hidden.isdisjoint(inputs) or not observed.isdisjoint(inputs))
+        last = before.isdisjoint(outputs) and not direct.isdisjoint(outputs)
+        layers.append(replace(layer, input_rank=rank, first=first, last=last))
     return tuple(layers)
 
 
@@ -130,15 +122,13 @@ def _weights_of(node: onnx.NodeProto, matrices: set[str]) -> list[int]:
     """Which inputs of a node are its weights."""
     if node.domain not in STANDARD or node.op_type not in (*_LAYERS, *RECURRENT_OPERATORS):
         return []
-    found = [i for i in (1, 0, 2) if i < len(node.input) and node.input[i] in matrices]
-    return sorted(set(found) - {0}) if node.op_type in RECURRENT_OPERATORS else [i for i in found if i < 2][:1]
+    places = (1, 2) if node.op_type in RECURRENT_OPERATORS else (1, 0)
+    found = [place for place in places if place < len(node.input) and node.input[place] in matrices]
+    return found if node.op_type in RECURRENT_OPERATORS else found[:1]
 
 
 def _states(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]]) -> set[str]:
-    """The data inputs that are hidden states: an output beside the actions depends on one, and has its type and shape.
-
-    The first data input is an observation.
-    """
+    """The data inputs that are hidden states: an output beside the actions depends on each, with its type and shape."""
 
     def form(value: onnx.ValueInfoProto) -> tuple[int, ...]:
         tensor = value.type.tensor_type
@@ -147,6 +137,7 @@ def _states(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]]) -
     forms = {output.name: form(output) for output in model.graph.output[1:]}
     data = [value for value in model.graph.input if value.name not in parameters]
     states = set()
+    # The first one is an observation.
     for value in data[1:]:
         later = {name for name, of_output in forms.items() if of_output == form(value)}
         if later and not later.isdisjoint(reached(model.graph.node, {value.name})):
@@ -247,15 +238,3 @@ class _Reading:
         if origin is None or origin.rearranged or self.parameters[origin.parameter] != shape[channels : channels + 1]:
             return None
         return origin.parameter
-
-
-def _ranks(model: onnx.ModelProto) -> dict[str, int]:
-    try:
-        body = onnx.shape_inference.infer_shapes(inferable(model)).graph
-    except onnx.shape_inference.InferenceError:
-        return {}
-    return {
-        value.name: len(value.type.tensor_type.shape.dim)
-        for value in (*body.input, *body.value_info, *body.output)
-        if value.type.tensor_type.HasField("shape")
-    }

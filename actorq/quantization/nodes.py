@@ -1,4 +1,4 @@
-"""Queries about nodes of a policy graph: readers of a tensor, attributes, constants of one element; and changes."""
+"""Queries about nodes of a policy graph, and changes."""
 
 import math
 from collections import defaultdict
@@ -16,7 +16,7 @@ STANDARD = ("", "ai.onnx")
 # Domain of ONNX Runtime's own operators.
 MICROSOFT = "com.microsoft"
 # Attributes of Constant besides tensors and text.
-NUMBERS = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
+_NUMBERS = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
@@ -59,21 +59,33 @@ def set_repeated(message: Message, field: str, values: Iterable[Message]) -> Non
     getattr(message, field).extend(kept)
 
 
+def rename_tensors(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Give tensors of the graph's nodes and initializers new names, in place."""
+    for tensor in graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for node in graph.node:
+        for field in (node.input, node.output):
+            for index, name in enumerate(field):
+                field[index] = names.get(name, name)
+
+
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     """The attributes of a node by name."""
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
+def constant_of(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """The tensor of a Constant node; None for other nodes, and for text."""
+    for each in node.attribute if node.op_type == "Constant" else ():
+        if each.name == "value":
+            return each.t
+        if each.name in _NUMBERS:
+            return numpy_helper.from_array(np.array(helper.get_attribute_value(each), _NUMBERS[each.name]))
+    return None
+
+
 def scalars_of(graph: onnx.GraphProto) -> dict[str, NDArray[Any]]:
     """The constants of one element, by name."""
-    single = (tensor for tensor in graph.initializer if math.prod(tensor.dims) == 1)
-    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in single}
-    for node in graph.node:
-        if node.op_type != "Constant" or node.domain not in STANDARD:
-            continue
-        for name, value in attributes_of(node).items():
-            if name in NUMBERS and np.size(value) == 1:
-                found[node.output[0]] = np.asarray(value, NUMBERS[name])
-            elif name == "value" and math.prod(value.dims) == 1:
-                found[node.output[0]] = numpy_helper.to_array(value)
-    return found
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    constants |= {node.output[0]: tensor for node in graph.node if (tensor := constant_of(node)) is not None}
+    return {name: numpy_helper.to_array(each) for name, each in constants.items() if math.prod(each.dims) == 1}

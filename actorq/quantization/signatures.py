@@ -18,15 +18,19 @@ def signed_graph(model: onnx.ModelProto, signature: Signature) -> PolicyGraph:
     return PolicyGraph(model.SerializeToString(deterministic=True), signature)
 
 
-def read_graph(model: bytes) -> PolicyGraph:
-    """The graph of a model that `signed_graph` made. Raises InvalidInputError for any other."""
+def parsed_model(model: bytes) -> onnx.ModelProto:
+    """The parsed model. Raises InvalidInputError for bytes that are none."""
     try:
-        parsed = onnx.ModelProto.FromString(model)
-        found = next((entry.value for entry in parsed.metadata_props if entry.key == METADATA), None)
+        return onnx.ModelProto.FromString(model)
     except Exception:  # Damaged bytes raise more than DecodeError.
         raise InvalidInputError(
             f"graph: expected an ONNX model, got {len(model)} bytes that do not parse; export it with torch.onnx.export"
         ) from None
+
+
+def read_graph(model: bytes) -> PolicyGraph:
+    """The graph of a model that `signed_graph` made. Raises InvalidInputError for any other."""
+    found = next((entry.value for entry in parsed_model(model).metadata_props if entry.key == METADATA), None)
     if found is None or not isinstance(found, str) or len(found) > _MOST_CHARACTERS:
         raise InvalidInputError(
             f"graph: expected the roles of its inputs and outputs in the metadata {METADATA!r}, got "

@@ -90,10 +90,7 @@ class _Form:
         self._make("Cast", [f"{at}:int32"], [f"{at}:sum"], to=TensorProto.FLOAT)
         # In the same order as ONNX Runtime.
         self._make("Mul", [scale, weight_scale], [f"{at}:unit"])
-        product = f"{at}:product" if bias else at
-        self._make("Mul", [f"{at}:sum", f"{at}:unit"], [product])
-        if bias:
-            self._make("Add", [product, bias], [at])
+        self._make_with_bias("Mul", [f"{at}:sum", f"{at}:unit"], bias, at)
 
     def _between(self, node: onnx.NodeProto, operator: str, bias_input: int, target_inputs: slice) -> None:
         """A float operator between DequantizeLinear of its inputs and QuantizeLinear of its output.
@@ -146,14 +143,18 @@ class _Form:
         self._set(f"{packed}:int4", np.ascontiguousarray(integers.T).astype(element))
         self._set(f"{scale}:blocks", np.ascontiguousarray(self._array(scale).reshape(units, -1).T))
         self.has_int4 = True
-        weight, product = f"{at}:weight", f"{at}:product" if bias else at
+        weight = f"{at}:weight"
         self._make("DequantizeLinear", [f"{packed}:int4", f"{scale}:blocks"], [weight], axis=0, block_size=block)
-        self._make("MatMul", [values, weight], [product])
-        if bias:
-            self._make("Add", [product, bias], [at])
+        self._make_with_bias("MatMul", [values, weight], bias, at)
 
-    def _make(self, operator: str, inputs: Iterable[str], outputs: list[str], **attributes: Any) -> None:
-        self.nodes.append(helper.make_node(operator, list(inputs), outputs, name=outputs[0], **attributes))
+    def _make(self, operator: str, inputs: list[str], outputs: list[str], **attributes: Any) -> None:
+        self.nodes.append(helper.make_node(operator, inputs, outputs, name=outputs[0], **attributes))
+
+    def _make_with_bias(self, operator: str, inputs: list[str], bias: str, output: str) -> None:
+        product = f"{output}:product" if bias else output
+        self._make(operator, inputs, [product])
+        if bias:
+            self._make("Add", [product, bias], [output])
 
     def _array(self, name: str) -> NDArray[Any]:
         return numpy_helper.to_array(self.initializers[name])
@@ -174,7 +175,6 @@ def _in_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         converted.ir_version = helper.find_min_ir_version_for(converted.opset_import)
         onnx.checker.check_model(converted, full_check=True)
     except Exception as error:  # The converter raises errors of several kinds.
-        raise InvalidInputError(
-            f"the policy cannot be in opset {opset} ({reason_of(error)}); choose a newer one"
-        ) from None
+        reason = reason_of(error)
+        raise InvalidInputError(f"the policy cannot be in opset {opset} ({reason}); choose a newer one") from None
     return converted

@@ -1,4 +1,4 @@
-"""Describes how a quantized layer rounds, for a learner that trains with the rounding. Each scheme's plan gives it."""
+"""Describes how a quantized layer rounds, for a learner that trains with the rounding."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

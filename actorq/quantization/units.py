@@ -24,12 +24,7 @@ _MOVING = ("Transpose", "Identity")
 
 @dataclass(frozen=True)
 class UnitGroup:
-    """The units of one layer, and their readers.
-
-    layer: computes the units.
-    readers: the linear layers that read the units, in the order of the graph.
-    nodes: indices of the elementwise nodes between, in topological order.
-    """
+    """The layer that computes units, the layers that read them, and the nodes between, in the order of the graph."""
 
     layer: Layer
     readers: tuple[Layer, ...]
@@ -95,13 +90,11 @@ class _Reading:
         )
 
 
-def activation(graph: Graph, group: UnitGroup) -> onnx.ModelProto | None:
-    """An ONNX model of the nodes between the units and their readers; None if the readers read the layer's output.
+def activation(graph: Graph, group: UnitGroup) -> onnx.ModelProto:
+    """An ONNX model of the nodes between the units and their readers.
 
     Its input is the layer's output, float32[B, units]. Its outputs are the inputs of the readers, in their order.
     """
-    if not group.nodes:
-        return None
     nodes = [graph.model.graph.node[index] for index in group.nodes]
     wanted = {name for node in nodes for name in node.input}
     constants = [tensor for tensor in graph.model.graph.initializer if tensor.name in wanted]

@@ -18,7 +18,6 @@ import psutil
 
 from actorq.client import LearnerClient
 from actorq.config import settings
-from actorq.config.on_policy import waiting_rows
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import QueueConfig
 from actorq.domain.policy import FP32
@@ -239,8 +238,8 @@ def short_run(config: RunConfig, actors: int, steps: float, rollout_size: int | 
         rollouts = waiting.waiting_rollouts + steps / rollout_size
         lag, normalizes = waiting.max_policy_lag + math.ceil(rollouts), waiting.normalize_rewards
         waiting = QueueConfig(waiting_rollouts=rollouts, max_policy_lag=lag, normalize_rewards=normalizes)
-        rows = waiting_rows(waiting, config.actor, config.environments_per_actor, rollout_size, frame_stack)
-        capacity = max(capacity, rows)
+        length, environments = config.actor.segment_length, config.environments_per_actor
+        capacity = max(capacity, waiting.waiting_rows(length, environments, rollout_size, frame_stack))
     return config.model_copy(
         update={
             "actors": actors,

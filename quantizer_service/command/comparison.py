@@ -91,7 +91,7 @@ def compact(graph: Graph, parameters: Parameters, observations: Batch, options: 
     observations: rows for every data input, for calibration, errors and timing.
     """
     prepared = PreparedGraph(graph, options)
-    checkpoint = Checkpoint(1, 0, graph.digest, dict(parameters), dict(observations), 0.0)
+    checkpoint = Checkpoint(1, 0, graph.source.digest, dict(parameters), dict(observations), 0.0)
     return prepared.without_dead_units(prepared.validated(checkpoint))
 
 

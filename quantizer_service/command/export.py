@@ -21,7 +21,7 @@ from actorq.domain.policy import FP32, SIGNED, Policy, RetainedPolicy, Variant, 
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import InvalidInputError, NotFoundError, UserError
 from actorq.inference import description_file
-from actorq.inference.runpolicies import RunPolicies
+from actorq.inference.runpolicies import RunPolicies, newest_evaluation
 from actorq.process import EXIT_OK, EXIT_REFUSED
 from actorq.quantization.description import describe
 from actorq.quantization.schemes import Emission
@@ -132,7 +132,7 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: Environ
         report = measure(Emission(exact, stored.layers), expected, batch, signature)
         report = replace(report, passed=stored.passed, refused=stored.refused)
         policy = Policy(replace(policy.descriptor, fidelity=report), model)
-    evaluation = policies.evaluation(version)
+    evaluation = newest_evaluation(policies.run.evaluations, version)
     description = describe(
         how.output.name, policy, version, environment, config.algorithm, evaluation, how.form, written
     )

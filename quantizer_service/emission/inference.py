@@ -7,7 +7,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from actorq import inference
+from actorq.arithmetic import sessions
 from actorq.errors import InvalidInputError
 from actorq.text import reason_of
 from quantizer_service.emission.job import OverdueError, current_job
@@ -28,7 +28,7 @@ def open_session(model: bytes, what: str, arena: bool = False, probe: bool = Fal
     """
     current_job().check()
     try:
-        return inference.open_session(model, arena, without=(_FUSION_OF_RESIDUALS,) if probe else ())
+        return sessions.open_session(model, arena, without=(_FUSION_OF_RESIDUALS,) if probe else ())
     except Exception as error:  # ONNX Runtime's exceptions share no base class.
         raise InvalidInputError(
             f"{what}: ONNX Runtime {ort.__version__} cannot load it ({reason_of(error)}); export it with operators and "

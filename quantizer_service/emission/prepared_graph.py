@@ -11,7 +11,7 @@ from actorq.quantization.footprint import Footprint
 from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.schemes import Emission, Options, Scheme, scheme_named
 from actorq.quantization.schemes.base import Plan
-from actorq.quantization.schemes.fp32 import Fp32
+from actorq.quantization.schemes.fp32 import FP32
 from quantizer_service.emission.ladder import Ladder, Rung
 from quantizer_service.emission.reference import Reference, ReferenceRun
 
@@ -55,7 +55,7 @@ class SchemePlans:
 
 def _plan(graph: Graph, scheme: Scheme, options: Options, rung: Rung) -> Plan:
     if rung is None:
-        return Plan(graph, Fp32(), options)
+        return Plan(graph, FP32, options)
     return Plan(graph, scheme, replace(options, keep_float=options.keep_float | rung))
 
 

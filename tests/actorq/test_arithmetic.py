@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 import numpy as np
 from actorq.arithmetic import PROBES, arithmetic, is_exact
-from actorq.inference import open_session
+from actorq.arithmetic.sessions import open_session
 from actorq.weightencoding import with_weight_encoding
 
 folder, here = Path(sys.argv[1]), arithmetic()
@@ -44,7 +44,7 @@ SUMS = """
 import json, sys
 from pathlib import Path
 import numpy as np
-from actorq.inference import open_session
+from actorq.arithmetic.sessions import open_session
 from actorq.weightencoding import with_weight_encoding
 
 model, sums = Path(sys.argv[1]).read_bytes(), {}

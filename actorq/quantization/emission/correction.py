@@ -34,28 +34,22 @@ WIDEST_INT8 = 256
 class Correction:
     """Corrects the rounding of a plan's layers; corrects nothing if `on` is False.
 
-    layers: the quantized layers. Convolutions are not corrected, nor layers with an input that is neither a data input
-        nor a node's output.
+    layers: the quantized layers. Those with an input that is neither a data input nor a node's output are left.
     widest: maximum number of inputs of a corrected layer.
     """
 
     def __init__(self, graph: Graph, layers: Sequence[Layer], on: bool, widest: float = WIDEST_INT8) -> None:
         given = graph.inputs.keys() | {name for node in graph.model.graph.node for name in node.output}
-        self._layers = tuple(
-            layer
-            for layer in layers
-            if on and layer.kind != CONVOLUTION and layer.inputs <= widest and layer.input in given
-        )
+        fit = (each for each in layers if each.kind != CONVOLUTION and each.inputs <= widest and each.input in given)
+        self._layers = tuple(fit) if on else ()
         needs = [Observed(layer.input, Statistic.MEAN) for layer in self._layers]
         needs += [Observed(layer.input, Statistic.MOMENTS) for layer in self._layers if self._passes_on(layer)]
         self.observed = tuple(dict.fromkeys(needs))
         """The statistics that the correction needs."""
-        self.bias_names = tuple(map(_bias_name, self._layers))
-        """Names of the biases that the correction adds."""
 
     def bias_name(self, layer: Layer) -> str:
-        """The name of a layer's bias: one of `bias_names`, its parameter's name, or empty for none."""
-        return _bias_name(layer) if layer in self._layers else layer.bias or ""
+        """The name of a layer's bias: a new one for a correction, its parameter's name, or empty for none."""
+        return f"{layer.weight}:{layer.nodes[0]}:bias" if layer in self._layers else layer.bias or ""
 
     def feedback(self, layers: Sequence[Layer], statistics: Statistics) -> ErrorFeedback | None:
         """The error feedback for the weight of these layers; None to round to nearest."""
@@ -91,7 +85,3 @@ class Correction:
 
     def _passes_on(self, layer: Layer) -> bool:
         return layer in self._layers and layer.inputs <= MOST_INPUTS
-
-
-def _bias_name(layer: Layer) -> str:
-    return f"{layer.weight}:{layer.nodes[0]}:bias"

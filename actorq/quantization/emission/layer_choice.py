@@ -28,9 +28,8 @@ class LayerChoice:
 
     def report(self, forms: Mapping[str, str]) -> tuple[LayerReport, ...]:
         """All layers in the order of the graph. forms: format of each quantized layer's weights, by name."""
-        return tuple(
-            LayerReport(name, FLOAT32 if reason else forms[name], reason) for name, reason in self.reasons.items()
-        )
+        reasons = self.reasons.items()
+        return tuple(LayerReport(name, FLOAT32 if reason else forms[name], reason) for name, reason in reasons)
 
 
 def select(
@@ -68,7 +67,7 @@ def select(
 
 
 def unfit_for_linear(layer: Layer) -> str:
-    """Why a scheme for linear layers cannot quantize this layer; empty if it can."""
+    """The `unfit` of schemes for linear layers."""
     return layer.obstacle or ("convolution: only int8-static quantizes it" if layer.kind == CONVOLUTION else "")
 
 

@@ -24,14 +24,10 @@ from actorq.quantization.training import TrainingForm
 
 @dataclass(frozen=True)
 class LinearScheme:
-    """The rules by which a scheme quantizes linear layers.
+    """The rules by which a scheme quantizes linear layers. unfit: as in `select`. widest: as in Correction.
 
-    unfit: the reason why a layer cannot be quantized; empty if it can.
     node: the node of a layer, given the names of its integers, its scales, and its bias or an empty name.
     rounded: a layer's weight float32[N, K] in integers, perhaps with error feedback.
-    training: the form of a layer for training.
-    widest: maximum number of inputs of a corrected layer.
-    per_tensor_error: as in Options, for recurrent layers.
     """
 
     unfit: Callable[[Layer], str]
@@ -39,7 +35,6 @@ class LinearScheme:
     rounded: Callable[[Layer, NDArray[Any], ErrorFeedback | None], Int8Weight | Int4Weight]
     training: Callable[[Layer], TrainingForm]
     widest: float = WIDEST_INT8
-    per_tensor_error: float = 0.0
 
 
 class LinearPlan:
@@ -48,7 +43,7 @@ class LinearPlan:
     def __init__(self, graph: Graph, options: Options, scheme: LinearScheme) -> None:
         self._scheme = scheme
         self._selection = select(graph, options, scheme.unfit, options.ends)
-        self._recurrent = RecurrentLayers(graph, self._selection.layers)
+        self._recurrent = RecurrentLayers(graph, self._selection.layers, options.per_tensor_error)
         self._linear = tuple(layer for layer in self._selection.layers if layer.kind != RECURRENT)
         self._correction = Correction(graph, self._linear, options.compensate, scheme.widest)
         self.observed = self._correction.observed
@@ -61,15 +56,12 @@ class LinearPlan:
             node = scheme.node(layer, f"{held}:int", f"{held}:scale", self._correction.bias_name(layer))
             node.name, node.domain = f"{layer.name}:{layer.nodes[0]}", MICROSOFT
             nodes[layer] = node
-        tensors = [f"{held}:{part}" for held in self._layers for part in ("int", "scale")]
-        tensors += [*self._correction.bias_names, *self._recurrent.tensors]
         replaced = {layer.nodes[0]: [node] for layer, node in nodes.items()} | self._recurrent.nodes
         absorbed = {index for layer in nodes for index in layer.nodes[1:]}
         old = ((index, node) for index, node in enumerate(graph.model.graph.node) if index not in absorbed)
         kept = [new for index, node in old for new in replaced.get(index, [node])]
         self._storage = Storage(self._selection.stored, options.per_tensor_error)
-        domains = {MICROSOFT: 1} if replaced else {}
-        self._skeleton = Skeleton(graph, [*self._storage.nodes, *kept], [*tensors, *self._storage.tensors], domains)
+        self._skeleton = Skeleton(graph, [*self._storage.nodes, *kept])
 
     def training(self) -> Mapping[str, TrainingForm]:
         """The form of each quantized layer for training, by its name."""
@@ -84,10 +76,9 @@ class LinearPlan:
             values[f"{held}:int"], values[f"{held}:scale"] = rounded.tensor, rounded.scale
             values |= self._correction.biases(layers, parameters, weight, rounded, statistics)
             forms[layers[0].name] = rounded.form
-        recurrent, of_recurrent = self._recurrent.emit(parameters, self._scheme.per_tensor_error)
-        return Emission(
-            self._skeleton.fill(values | dict(recurrent), metadata), self._selection.report(forms | dict(of_recurrent))
-        )
+        recurrent, of_recurrent = self._recurrent.emit(parameters)
+        model = self._skeleton.fill(values | recurrent, metadata)
+        return Emission(model, self._selection.report(forms | of_recurrent))
 
 
 def units_first(layer: Layer, parameters: Parameters) -> NDArray[Any]:

@@ -28,10 +28,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Emission:
-    """A version of a policy in one scheme: an ONNX model with its parameters, and the format of each layer.
-
-    layers: in the order of the graph, including layers that the scheme cannot quantize, with the reason.
-    """
+    """A version of a policy in one scheme: an ONNX model, and the formats of its layers in the order of the graph."""
 
     model: bytes
     layers: tuple[LayerReport, ...]

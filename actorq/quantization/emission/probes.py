@@ -1,10 +1,9 @@
-"""Makes the models with which a process finds out what ONNX Runtime computes exactly here (actorq.arithmetic).
+"""Writes the models with which a process finds out what ONNX Runtime computes exactly here (actorq.arithmetic).
 
-    python -m actorq.quantization.emission.probes      # writes them to actorq/arithmetic/probes
-
-They are files, because actors do without onnx. Each has the products that schemes emit, and the same products in
-float32, which are exact for integers below 2^24. Its outputs are the largest differences of both. Weights and inputs
-are of extreme sizes: where pairs of products are added in 16 bits, sums such as 127 x 255 + 127 x 255 saturate.
+They are files, because actors do without onnx. Run this module to make them anew. Each has the products that schemes
+emit, and the same products in float32, which are exact for integers below 2^24. Its outputs are the largest differences
+of both. Weights and inputs are of extreme sizes: where pairs of products are added in 16 bits, sums such as
+127 x 255 + 127 x 255 saturate.
 """
 
 from collections.abc import Mapping
@@ -17,7 +16,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from actorq.arithmetic import INT4_INPUTS, INT8_INPUTS, PIXELS, PROBES
 from actorq.domain.policy import SIGNED
-from actorq.process import EXIT_OK
 from actorq.quantization.emission.weights import INT4_LOWEST, INT8_LARGEST
 from actorq.quantization.nodes import MICROSOFT
 
@@ -114,10 +112,7 @@ def _difference(given: str, exact: str, name: str) -> tuple[onnx.NodeProto, ...]
 
 
 def _model(
-    nodes: list[onnx.NodeProto],
-    inputs: list[onnx.ValueInfoProto],
-    outputs: list[str],
-    constants: Mapping[str, Any],
+    nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], outputs: list[str], constants: Mapping[str, Any]
 ) -> bytes:
     targets = [helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in outputs]
     initializers = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
@@ -127,12 +122,6 @@ def _model(
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def run() -> int:
-    """Write the probes."""
+if __name__ == "__main__":
     for name, probe in ((SIGNED, int8_probe()), ("int4", int4_probe())):
         (PROBES / f"{name}.onnx").write_bytes(probe)
-    return EXIT_OK
-
-
-if __name__ == "__main__":
-    run()

@@ -12,7 +12,7 @@ product, as torch and cuDNN have it):
     z, r = sigmoid((W x + b_W)_zr + (R h + b_R)_zr),  n = tanh((W x + b_W)_n + r (R h + b_R)_n),  h' = n + z (h - n)
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
@@ -22,7 +22,7 @@ from onnx import helper
 from actorq.domain.policy import FIDELITY_GATE
 from actorq.quantization.emission.options import Options
 from actorq.quantization.emission.weights import Int8Weight, quantize_int8
-from actorq.quantization.folding import inferable
+from actorq.quantization.folding import inferred_shapes
 from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import RECURRENT, Layer, layer_name
 from actorq.quantization.nodes import MICROSOFT, attributes_of, readers_of
@@ -36,10 +36,7 @@ _DEFAULTS = _PLAIN_GRU | {"linear_before_reset": 0}
 
 
 def unfit_for_recurrence(graph: Graph, options: Options) -> Callable[[Layer], str]:
-    """Why a recurrent layer cannot be computed with integers; empty if it can. Its two weights are both so or neither.
-
-    options: the other weight stays in float if this one must.
-    """
+    """Why a recurrent layer cannot be computed with integers; empty if it can. Both its weights are so or neither."""
     nodes, readers = graph.model.graph.node, readers_of(graph.model.graph)
     outputs = {value.name for value in graph.model.graph.output}
 
@@ -62,13 +59,12 @@ def unfit_for_recurrence(graph: Graph, options: Options) -> Callable[[Layer], st
 class RecurrentLayers:
     """The integer LSTMs and GRUs of a plan.
 
-    layers: the quantized layers of the plan.
-
+    layers: the quantized layers of the plan. per_tensor_error: as in Options.
     nodes: the new nodes, by the index of the node that they replace.
-    tensors: names of the weights in the new nodes.
     """
 
-    def __init__(self, graph: Graph, layers: Sequence[Layer]) -> None:
+    def __init__(self, graph: Graph, layers: Sequence[Layer], per_tensor_error: float) -> None:
+        self._per_tensor_error = _PER_TENSOR * per_tensor_error
         indices = dict.fromkeys(layer.nodes[0] for layer in layers if layer.kind == RECURRENT)
         replaced = [graph.model.graph.node[index] for index in indices]
         self._lstms = [name for node in replaced if node.op_type == "LSTM" for name in node.input[1:3]]
@@ -77,23 +73,16 @@ class RecurrentLayers:
             index: [_lstm(node)] if node.op_type == "LSTM" else _gru(node)
             for index, node in zip(indices, replaced, strict=True)
         }
-        self.tensors = [f"{name}:{part}" for name in self._lstms for part in ("int", "scale", "zero_point")]
-        for node in self._grus:
-            self.tensors += [f"{name}:{part}" for name in node.input[1:3] for part in ("int", "scale", "bias")]
-            self.tensors += [f"{node.input[1]}:{part}" for part in ("two and one", "one and one")]
-        self.tensors += [f"{node.input[1]}:axis" for node in self._grus if node.output[0]]
 
-    def emit(
-        self, parameters: Parameters, per_tensor_error: float
-    ) -> tuple[Mapping[str, NDArray[np.generic]], Mapping[str, str]]:
-        """Values of `tensors`, and the formats of the weights by layer."""
+    def emit(self, parameters: Parameters) -> tuple[dict[str, NDArray[np.generic]], dict[str, str]]:
+        """The tensors of the new nodes by name, and the formats of the weights by layer."""
         values: dict[str, NDArray[np.generic]] = {}
         forms = {}
 
         def rounded(name: str) -> Int8Weight:
             # [directions, gates * H, K]
             weight = parameters[name]
-            found = quantize_int8(weight.reshape(-1, weight.shape[2]), _PER_TENSOR * per_tensor_error)
+            found = quantize_int8(weight.reshape(-1, weight.shape[2]), self._per_tensor_error)
             forms[layer_name(name)] = found.form
             return found
 
@@ -131,13 +120,8 @@ def _is_one_plain_step(gru: onnx.NodeProto, graph: Graph) -> bool:
         return False
     if any(attributes.get(name, _DEFAULTS[name]) != value for name, value in _PLAIN_GRU.items()):
         return False
-    try:
-        body = onnx.shape_inference.infer_shapes(inferable(graph.model)).graph
-    except onnx.shape_inference.InferenceError:
-        return False
-    sizes = {value.name: value.type.tensor_type.shape.dim for value in (*body.input, *body.value_info)}
-    steps = sizes.get(inputs[0])
-    return steps is not None and len(steps) == 3 and bool(steps[0].dim_value == 1)
+    sizes = inferred_shapes(graph.model).get(inputs[0], ())
+    return len(sizes) == 3 and bool(sizes[0].dim_value == 1)
 
 
 def _gru(gru: onnx.NodeProto) -> list[onnx.NodeProto]:

@@ -61,10 +61,8 @@ class ErrorFeedback:
         step = max(1, min(_MOST_VALUES // inputs, SINGLE_THREADED_PRODUCTS // inputs**2))
         for first in range(0, units, step):
             part = slice(first, first + step)
-            scales = scale[part] if len(scale) > 1 else scale
-            values[:, part] = self._round(
-                weight[part].T.astype(np.float64), scales.astype(np.float64), block, lowest, highest
-            )
+            scales = (scale[part] if len(scale) > 1 else scale).astype(np.float64)
+            values[:, part] = self._round(weight[part].T.astype(np.float64), scales, block, lowest, highest)
         return values.T
 
     def _round(

@@ -1,6 +1,7 @@
 """A model with empty slots for its weights. Every version fills them anew."""
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from actorq.quantization.graph import Graph
-from actorq.quantization.nodes import live_nodes, set_repeated
+from actorq.quantization.nodes import MICROSOFT, live_nodes, set_repeated
 from actorq.weightencoding import varint
 
 # Tags of length-delimited fields in onnx.proto.
@@ -19,25 +20,16 @@ _RAW_DATA = 9 << 3 | 2
 
 
 class Skeleton:
-    """A prepared model with initializers for its parameters. Filling it only copies bytes.
+    """A prepared model. Filling it only copies bytes.
 
     graph: the source of the model; it is copied.
     nodes: the nodes of the emitted model in topological order. Nodes without readers are dropped.
-    tensors: names of weights in another form than the graph's parameters.
-    domains: further operator sets of the nodes, with their versions.
 
-    Parameters that the nodes read and do not compute are slots too. Thread-safe.
+    The slots are the tensors that the nodes read and that nothing else gives. Thread-safe.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        nodes: Iterable[onnx.NodeProto],
-        tensors: Iterable[str] = (),
-        domains: Mapping[str, int] | None = None,
-    ) -> None:
-        model = onnx.ModelProto()
-        model.CopyFrom(graph.model)
+    def __init__(self, graph: Graph, nodes: Iterable[onnx.NodeProto]) -> None:
+        model = deepcopy(graph.model)
         body = model.graph
         # Exporters leave stack traces and shapes of intermediate values: more bytes than a small policy's weights.
         for field in ("value_info", "doc_string", "metadata_props", "quantization_annotation"):
@@ -53,11 +45,12 @@ class Skeleton:
         for part in (*body.node, *body.input, *body.output, *body.initializer):
             part.ClearField("doc_string")
             part.ClearField("metadata_props")
-        present = {entry.domain for entry in model.opset_import}
-        for domain, version in (domains or {}).items():
-            if domain not in present:
-                model.opset_import.append(helper.make_opsetid(domain, version))
-        self._slots = (*(name for name in graph.parameters if name in used), *tensors)
+        domains = {node.domain for node in kept} - {entry.domain for entry in model.opset_import}
+        if MICROSOFT in domains:
+            model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
+        parameters = [name for name in graph.parameters if name in used]
+        stored = {tensor.name for tensor in body.initializer}
+        self._slots = [*parameters, *sorted(used - graph.inputs.keys() - graph.parameters.keys() - stored)]
         self._graph = body.SerializeToString(deterministic=True)
         model.ClearField("graph")
         self._frame = model.SerializeToString(deterministic=True)

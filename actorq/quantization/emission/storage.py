@@ -22,12 +22,7 @@ from actorq.quantization.layers import Layer
 
 
 class Storage:
-    """The stored form of the weights of some layers.
-
-    per_tensor_error: as in Options.
-
-    nodes: restore the weights under their names. tensors: the names of what `values` gives.
-    """
+    """The stored form of the weights of some layers. `nodes` restore the weights under their names."""
 
     def __init__(self, layers: Iterable[Layer], per_tensor_error: float) -> None:
         self._per_tensor_error = per_tensor_error
@@ -39,7 +34,6 @@ class Storage:
                 helper.make_node("Cast", [f"{name}:stored"], [integers], to=onnx.TensorProto.FLOAT),
                 helper.make_node("Mul", [integers, f"{name}:stored_scale"], [name]),
             ]
-        self.tensors = [f"{name}:{part}" for name in self._channels for part in ("stored", "stored_scale")]
 
     def values(self, parameters: Parameters) -> dict[str, NDArray[Any]]:
         """int8 values in the shape of each weight, and float32 scales that broadcast to it."""

@@ -34,11 +34,9 @@ class Site:
 
 
 class Uint8Tensors:
-    """Tells for each tensor of a graph whether it is uint8, given the quantized layers.
+    """The tensors of a graph that are uint8, given the quantized layers, and the inputs of `uint8_inputs`.
 
     A stretch has the uint8 tensors from the output of a quantized layer to the next quantized layers.
-
-    inputs: see uint8_inputs.
     stretches: scale and zero point of each stretch, by the output of its first layer. They come from the tensor after
         the Relu if there is one. Its lowest integer then stands for 0, so the layer's own clipping computes the Relu.
     tensors: the tensors of all stretches, including a Relu's input and output.

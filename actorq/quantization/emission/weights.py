@@ -1,13 +1,12 @@
 """Rounds weights to integers: symmetric, half to even, with a scale for each tensor, channel or block.
 
-Weights are rounded to nearest or with error feedback (emission.rounding). The scales are the same.
-
 Sources: Jacob et al. 2018 (arXiv 1712.05877), section 2.1, for the affine map real = scale (q - zero_point);
 Krishnamoorthi 2018 (arXiv 1806.08342), sections 2.1 and 3.1, for symmetric weights and a scale for each channel;
 Lam et al. 2022 (arXiv 1910.01055), section 3, for both in reinforcement learning.
 """
 
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +26,23 @@ _CHUNK = 32768
 _STRIP = 16
 
 
+class _Rounded(ABC):
+    def mean_error(self, weight: NDArray[np.float32], mean: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(weight - rounded weight) mean, float32[N], for a weight float32[N, K] and mean inputs float32[K]."""
+        rows = contiguous(weight)
+        errors = np.empty(len(rows), np.float32)
+        for part in _chunks(rows):
+            # The difference first: in float32, products of whole weights would lose the small error.
+            np.vecdot(rows[part] - self._restored(part, rows.shape[1]), mean, out=errors[part])
+        return errors
+
+    @abstractmethod
+    def _restored(self, part: slice, inputs: int) -> NDArray[np.float32]:
+        """The rounded weights of these output channels."""
+
+
 @dataclass(frozen=True)
-class Int8Weight:
+class Int8Weight(_Rounded):
     """weight ~ values * scale, with values int8[N, ...] in [-127, 127], and scale float32[] or float32[N], above 0."""
 
     values: NDArray[np.int8]
@@ -44,41 +58,29 @@ class Int8Weight:
         """int8[K, N], the layout of operators of linear layers."""
         return contiguous(self.values.T)
 
-    def mean_error(self, weight: NDArray[np.float32], mean: NDArray[np.float32]) -> NDArray[np.float32]:
-        """(weight - values * scale) mean, float32[N], for a weight float32[N, K] and mean inputs float32[K]."""
-        scale = np.broadcast_to(self.scale, len(weight))[:, None]
-        return _mean_error(weight, mean, lambda part: self.values[part] * scale[part])
+    def _restored(self, part: slice, inputs: int) -> NDArray[np.float32]:
+        return self.values[part] * np.broadcast_to(self.scale, len(self.values))[part, None]
 
 
 @dataclass(frozen=True)
-class Int4Weight:
+class Int4Weight(_Rounded):
     """weight ~ (q - 8) * scale, in the format of MatMulNBits of com.microsoft.
 
-    packed: uint8[N, B, block / 2], q in [0, 15], two per byte, low half first; scale: float32[N, B], not 0.
+    tensor: uint8[N, B, block / 2], q in [0, 15], two per byte, low half first; scale: float32[N, B], not 0.
     """
 
-    packed: NDArray[np.uint8]
+    tensor: NDArray[np.uint8]
     scale: NDArray[np.float32]
     form = INT4_PER_BLOCK
 
-    @property
-    def tensor(self) -> NDArray[np.uint8]:
-        """The operator's input."""
-        return self.packed
-
-    def mean_error(self, weight: NDArray[np.float32], mean: NDArray[np.float32]) -> NDArray[np.float32]:
-        """(weight - (q - 8) * scale) mean, float32[N], for a weight float32[N, K] and mean inputs float32[K]."""
-
-        def restored(part: slice) -> NDArray[np.float32]:
-            packed = self.packed[part]
-            values = np.empty((*packed.shape, 2), np.float32)
-            np.bitwise_and(packed, 15, out=values[..., 0], casting="unsafe")
-            np.right_shift(packed, 4, out=values[..., 1], casting="unsafe")
-            values -= np.float32(8)
-            values *= self.scale[part][:, :, None, None]
-            return values.reshape(len(packed), -1)[:, : weight.shape[1]]
-
-        return _mean_error(weight, mean, restored)
+    def _restored(self, part: slice, inputs: int) -> NDArray[np.float32]:
+        packed = self.tensor[part]
+        values = np.empty((*packed.shape, 2), np.float32)
+        np.bitwise_and(packed, 15, out=values[..., 0], casting="unsafe")
+        np.right_shift(packed, 4, out=values[..., 1], casting="unsafe")
+        values -= np.float32(8)
+        values *= self.scale[part][:, :, None, None]
+        return values.reshape(len(packed), -1)[:, :inputs]
 
 
 def quantize_int8(
@@ -101,8 +103,8 @@ def quantize_int8(
         scale = max(max |weight| / 127, least), or 1 where that is below the smallest normal float32
         values = rint(weight / scale), rint rounding half to even
 
-    Values lie in [-127, 127], and the error of each weight is at most scale / 2. With feedback the scales are the same,
-    chosen by the errors of rounding to nearest, and emission.rounding computes the values.
+    The error of each weight is at most scale / 2. With feedback the scales are the same, chosen by the errors of
+    rounding to nearest, and emission.rounding computes the values.
     """
     rows = contiguous(weight.reshape(len(weight), -1))
     largest = np.empty(len(rows), np.float32)
@@ -130,7 +132,7 @@ def quantize_int4(weight: NDArray[np.float32], block: int, feedback: ErrorFeedba
 
     weight: float32[N, K], finite.
     block: number of weights that share a scale, even; the last block is padded with zeros.
-    feedback: error feedback; None to round to nearest.
+    feedback: as in quantize_int8.
     There are B = ceil(K / block) blocks. With w the weight of largest magnitude in a block,
 
         scale = -w / 8, or 1 where that is not a normal float32;  q = min(rint(weight / scale) + 8, 15)
@@ -197,19 +199,8 @@ def _fill(
     return True
 
 
-def _mean_error(
-    weight: NDArray[np.float32], mean: NDArray[np.float32], restored: Callable[[slice], NDArray[np.float32]]
-) -> NDArray[np.float32]:
-    rows = contiguous(weight)
-    errors = np.empty(len(rows), np.float32)
-    for part in _chunks(rows):
-        # The difference first: in float32, products of whole weights would lose the small error.
-        np.vecdot(rows[part] - restored(part), mean, out=errors[part])
-    return errors
-
-
 def _usable(scale: NDArray[np.float32]) -> NDArray[np.float32]:
-    """A scale, replaced by 1 if it is not a normal number. The weights are then zeros or tiny, so any scale works."""
+    # If it is not a normal number, the weights are zeros or tiny, so any scale works.
     return np.where(scale < SMALLEST_SCALE, np.float32(1), scale)
 
 

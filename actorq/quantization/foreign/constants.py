@@ -1,5 +1,6 @@
 """Computes weights that nodes make of constants: weight norm, masks of pruning, low-rank updates, reordered gates."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from actorq.errors import InvalidInputError
 from actorq.quantization.footprint import Footprint
-from actorq.quantization.nodes import STANDARD, live_nodes, reads, set_repeated
+from actorq.quantization.nodes import STANDARD, live_nodes, reads, rename_tensors, set_repeated
 from actorq.text import reason_of
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -38,14 +39,14 @@ def fold_weights(model: onnx.ModelProto) -> None:
         makers, read = live_nodes(nodes, [name])
         found = [each for each in constants if each in read]
         if any(_is_weight(constants[each]) for each in found) and not _is_transposed(makers, constants, found):
-            behind[name] = sorted(found, key=lambda each: -_elements(constants[each]))
+            behind[name] = sorted(found, key=lambda each: -math.prod(constants[each].dims))
     if not behind:
         return
     kept, read = live_nodes(nodes, behind)
     values = _computed(model, kept, list(behind), [constants[name] for name in read if name in constants])
     folded = {}
     for name, value in values.items():
-        sources = sum(_elements(constants[each]) for each in behind[name] if _is_weight(constants[each]))
+        sources = sum(math.prod(constants[each].dims) for each in behind[name] if _is_weight(constants[each]))
         if value.dtype == np.float32 and 1 < value.size <= _LARGEST_GROWTH * sources:
             folded[name] = value
     graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in folded.items())
@@ -68,12 +69,8 @@ def _constant_nodes(graph: onnx.GraphProto, constants: Iterable[str]) -> tuple[l
     return nodes, {name for node in nodes for name in node.output if name}
 
 
-def _elements(tensor: onnx.TensorProto) -> int:
-    return int(np.prod(tensor.dims, dtype=np.int64))
-
-
 def _is_weight(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_type in _FLOATS and _elements(tensor) > 1
+    return tensor.data_type in _FLOATS and math.prod(tensor.dims) > 1
 
 
 def _is_transposed(
@@ -105,16 +102,8 @@ def _computed(
 
 def _rename(graph: onnx.GraphProto, behind: dict[str, list[str]], constants: dict[str, onnx.TensorProto]) -> None:
     names = {weight: next(name for name in found if _is_weight(constants[name])) for weight, found in behind.items()}
-    remaining = {tensor.name for tensor in graph.initializer} | {value.name for value in graph.output}
-    claims = Counter(names.values())
     outputs = {value.name for value in graph.output}
-    renamed = {
-        weight: name
-        for weight, name in names.items()
-        if name not in remaining and weight not in outputs and claims[name] == 1
-    }
-    for tensor in graph.initializer:
-        tensor.name = renamed.get(tensor.name, tensor.name)
-    for node in graph.node:
-        for index, name in enumerate(node.input):
-            node.input[index] = renamed.get(name, name)
+    remaining = {tensor.name for tensor in graph.initializer} | outputs
+    claims = Counter(names.values())
+    free = {name for name, times in claims.items() if times == 1} - remaining
+    rename_tensors(graph, {weight: name for weight, name in names.items() if name in free and weight not in outputs})

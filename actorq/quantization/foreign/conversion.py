@@ -1,6 +1,7 @@
 """Converts models of old operator sets, and models that were exported for a batch of 1."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from copy import deepcopy
 
 import numpy as np
 import onnx
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from actorq.errors import InvalidInputError
-from actorq.quantization.folding import inferable
+from actorq.quantization.folding import inferred_shapes
 from actorq.quantization.layers import BATCH_FIRST_STATES, RECURRENT_OPERATORS
 from actorq.quantization.nodes import STANDARD, attributes_of, reached
 from actorq.text import reason_of
@@ -20,10 +21,7 @@ _PLACES = 2
 
 
 def convert_opset(model: onnx.ModelProto, oldest: int) -> onnx.ModelProto:
-    """The model in an opset of at least `oldest`, and in an IR version that ONNX Runtime knows.
-
-    Raises InvalidInputError when ONNX's converter cannot convert it.
-    """
+    """The model in an opset of at least `oldest`. Raises InvalidInputError when ONNX's converter cannot convert it."""
     versions = [entry.version for entry in model.opset_import if entry.domain in STANDARD]
     if len(versions) == 1 and 1 <= versions[0] < oldest:
         try:
@@ -46,9 +44,7 @@ def set_ir_version(model: onnx.ModelProto) -> None:
 def free_batch(model: onnx.ModelProto, data: Sequence[onnx.ValueInfoProto]) -> None:
     """Free a batch of 1 that was exported without dynamic shapes, in place. A later run shows whether it is free.
 
-    A Reshape to [1, ...] keeps the batch instead.
-
-    data: the data inputs. Raises InvalidInputError for first dimensions that are no batch.
+    A Reshape to [1, ...] keeps the batch instead. Raises InvalidInputError for first dimensions that are no batch.
     """
     graph = model.graph
     leading = {value.name: _sizes(value)[0] for value in data if value.type.tensor_type.shape.dim}
@@ -68,8 +64,8 @@ def free_batch(model: onnx.ModelProto, data: Sequence[onnx.ValueInfoProto]) -> N
     # The shapes of intermediate values hold for one row.
     graph.ClearField("value_info")
     reshapes = _reshapes_of_one_row(graph, variable)
-    candidates = [_with_sizes(model, reshapes, place) for place in range(_PLACES)] if reshapes else []
-    if candidates:
+    if reshapes:
+        candidates = [_with_sizes(model, reshapes, place) for place in range(_PLACES)]
         best = next((each for each in candidates if _is_batch_first(each, leading, variable)), candidates[0])
         graph.CopyFrom(best.graph)
 
@@ -91,8 +87,7 @@ def _with_sizes(model: onnx.ModelProto, reshapes: Mapping[str, NDArray[np.int64]
 
     place: which of the sizes of 1 is the batch. An ensemble of one network has two: [1, batch, actions].
     """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     for node in copy.graph.node:
         if node.op_type == "Reshape" and node.output[0] in reshapes:
             sizes = reshapes[node.output[0]].copy()
@@ -104,21 +99,17 @@ def _with_sizes(model: onnx.ModelProto, reshapes: Mapping[str, NDArray[np.int64]
     return copy
 
 
-def _is_batch_first(model: onnx.ModelProto, data: Iterable[str], variable: set[str]) -> bool:
+def _is_batch_first(model: onnx.ModelProto, data: Container[str], variable: set[str]) -> bool:
     """Whether all variable outputs have two rows where the data inputs have two."""
-    copy = inferable(model)
-    names = set(data)
+    copy = deepcopy(model)
     for value in copy.graph.input:
-        if value.name in names:
+        if value.name in data:
             value.type.tensor_type.shape.dim[0].dim_value = 2
     for value in copy.graph.output:
         value.type.tensor_type.ClearField("shape")
-    try:
-        outputs = onnx.shape_inference.infer_shapes(copy, data_prop=True).graph.output
-    except onnx.shape_inference.InferenceError:
-        return False
-    shapes = [value.type.tensor_type.shape.dim for value in outputs if value.name in variable]
-    return all(len(shape) > 0 and shape[0].dim_value == 2 for shape in shapes)
+    shapes = inferred_shapes(copy, data_prop=True)
+    sizes = [shapes.get(value.name, ()) for value in copy.graph.output if value.name in variable]
+    return all(len(each) > 0 and each[0].dim_value == 2 for each in sizes)
 
 
 def _sizes(value: onnx.ValueInfoProto) -> list[int]:

@@ -1,7 +1,4 @@
-"""Turns complete ONNX models into graphs with weights as inputs. The models may come from any library.
-
-The result has the form of a learner's publication: data inputs first, then every parameter by name.
-"""
+"""Gives complete ONNX models the form of a learner's publication: data inputs first, then every parameter by name."""
 
 import math
 
@@ -13,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from actorq.errors import InvalidInputError
 from actorq.quantization.foreign.constants import fold_weights
 from actorq.quantization.foreign.conversion import free_batch
-from actorq.quantization.nodes import NUMBERS, attributes_of, set_repeated
+from actorq.quantization.nodes import constant_of, set_repeated
 
 _OTHER_FLOATS = (TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _WITH_WEIGHTS = ("Gemm", "MatMul", "Conv", "ConvTranspose", "LayerNormalization", "BatchNormalization")
@@ -36,10 +33,8 @@ def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
     initialized = {tensor.name for tensor in graph.initializer}
     data = [value for value in graph.input if value.name not in initialized]
     free_batch(model, data)
-    fixed = {
-        name for node in graph.node if node.op_type in _CONSTANT_ARGUMENTS for name in list(node.input)[1:] if name
-    }
-    layers = {name for node in graph.node if node.op_type in _WITH_WEIGHTS for name in list(node.input)[1:] if name}
+    fixed = {name for node in graph.node if node.op_type in _CONSTANT_ARGUMENTS for name in node.input[1:]}
+    layers = {name for node in graph.node if node.op_type in _WITH_WEIGHTS for name in node.input[1:]}
     parameters, constants = {}, []
     for tensor in graph.initializer:
         several = math.prod(tensor.dims) > 1 or (tensor.name in layers and len(tensor.dims) > 0)
@@ -61,15 +56,12 @@ def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
 def _constants_to_initializers(graph: onnx.GraphProto) -> None:
     kept = []
     for node in graph.node:
-        given = attributes_of(node) if node.op_type == "Constant" else {}
-        for name, value in given.items():
-            if name == "value":
-                graph.initializer.add().CopyFrom(value)
-                graph.initializer[-1].name = node.output[0]
-            elif name in NUMBERS:
-                graph.initializer.append(numpy_helper.from_array(np.array(value, NUMBERS[name]), node.output[0]))
-        if given.keys().isdisjoint({"value", *NUMBERS}):
+        tensor = constant_of(node)
+        if tensor is None:
             kept.append(node)
+        else:
+            graph.initializer.append(tensor)
+            graph.initializer[-1].name = node.output[0]
     set_repeated(graph, "node", kept)
 
 

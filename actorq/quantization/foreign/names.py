@@ -3,6 +3,7 @@
 import onnx
 
 from actorq.quantization.layers import layer_name
+from actorq.quantization.nodes import rename_tensors
 
 
 def make_names_unique(graph: onnx.GraphProto) -> None:
@@ -26,12 +27,7 @@ def make_names_unique(graph: onnx.GraphProto) -> None:
             for each in [name] if name not in fixed else owners.get(base, []):
                 if base in owners and each not in fixed and each not in renamed:
                     renamed[each] = _free_name(each.replace(":", "_"), taken)
-    for tensor in graph.initializer:
-        tensor.name = renamed.get(tensor.name, tensor.name)
-    for node in graph.node:
-        for field in (node.input, node.output):
-            for index, name in enumerate(field):
-                field[index] = renamed.get(name, name)
+    rename_tensors(graph, renamed)
     if renamed:
         graph.ClearField("value_info")
 

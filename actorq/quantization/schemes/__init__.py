@@ -1,9 +1,4 @@
-"""The schemes in which policies can be emitted: the built-in ones, and those of installed packages.
-
-A package adds a scheme by an entry point of the group "actorq.schemes": a class whose objects are schemes
-(base.Scheme). A built-in scheme is a module in this folder, an entry in SCHEMES, and a name in
-actorq.domain.policy.SCHEMES.
-"""
+"""The schemes in which policies can be emitted (docs/how-to/scheme.md): built-in ones, and those of packages."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,26 +7,23 @@ from types import MappingProxyType
 from actorq.config.schemes import is_scheme, load_scheme
 from actorq.domain.policy import INT8_PER_TENSOR
 from actorq.quantization.graph import Graph
-from actorq.quantization.schemes.base import Emission, Options, Scheme, SchemePlan
-from actorq.quantization.schemes.fp32 import Fp32
-from actorq.quantization.schemes.int4 import Int4
-from actorq.quantization.schemes.int8 import Int8
-from actorq.quantization.schemes.int8_static import Int8Static
-from actorq.quantization.schemes.int8_weights import Int8Weights
+from actorq.quantization.schemes.base import Emission, Options, Scheme
+from actorq.quantization.schemes.fp32 import FP32
+from actorq.quantization.schemes.int4 import INT4
+from actorq.quantization.schemes.int8 import INT8
+from actorq.quantization.schemes.int8_static import INT8_STATIC
+from actorq.quantization.schemes.int8_weights import INT8_WEIGHTS
 from actorq.quantization.training import TrainingForm
 
-__all__ = ["SCHEMES", "Emission", "Options", "Scheme", "SchemePlan", "scheme_named", "training_forms"]
+__all__ = ["SCHEMES", "Emission", "Options", "Scheme", "scheme_named", "training_forms"]
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
-    {scheme.name: scheme for scheme in (Fp32(), Int8Weights(), Int8(), Int8Static(), Int4())}
+    {scheme.name: scheme for scheme in (FP32, INT8_WEIGHTS, INT8, INT8_STATIC, INT4)}
 )
 
 
 def scheme_named(name: str) -> Scheme:
-    """The built-in or installed scheme of this name.
-
-    Raises NotFoundError that lists all schemes, or says why an installed one is unusable.
-    """
+    """The built-in or installed scheme of this name. Raises NotFoundError with all schemes, or why it is unusable."""
     if name in SCHEMES:
         return SCHEMES[name]
     scheme: Scheme = load_scheme(name)

@@ -1,7 +1,7 @@
 """The interface of schemes: a scheme turns a graph into a plan, and the plan turns parameters into an ONNX model."""
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
 
 from actorq.domain.signature import METADATA
 from actorq.quantization.calibration import Observed, Statistics
@@ -9,7 +9,7 @@ from actorq.quantization.emission.options import Emission, Options
 from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.training import TrainingForm
 
-__all__ = ["Emission", "Options", "Plan", "Scheme", "SchemePlan"]
+__all__ = ["BuiltIn", "Emission", "Options", "Plan", "Scheme", "SchemePlan"]
 
 
 class SchemePlan(Protocol):
@@ -18,11 +18,9 @@ class SchemePlan(Protocol):
     @property
     def observed(self) -> tuple[Observed, ...]:
         """The statistics of the graph's tensors that `emit` needs; empty for schemes without calibration."""
-        ...
 
     def training(self) -> Mapping[str, TrainingForm]:
         """The computation of each quantized layer, by its name. Layers that are missing here are trained in float."""
-        ...
 
     def emit(self, parameters: Parameters, statistics: Statistics, metadata: Mapping[str, str]) -> Emission:
         """An ONNX model with the parameters as constants and only the data inputs as inputs.
@@ -31,7 +29,6 @@ class SchemePlan(Protocol):
         statistics: those in `observed`, over recent observations.
         metadata: the model's metadata_props.
         """
-        ...
 
 
 class Scheme(Protocol):
@@ -39,12 +36,17 @@ class Scheme(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that actors use: one of actorq.domain.policy.SCHEMES."""
-        ...
+        """The name that actors use."""
 
-    def plan(self, graph: Graph, options: Options) -> SchemePlan:
+    def plan(self, graph: Graph, options: Options, /) -> SchemePlan:
         """Do everything that does not depend on the weights."""
-        ...
+
+
+class BuiltIn(NamedTuple):
+    """A scheme of this project."""
+
+    name: str
+    plan: Callable[[Graph, Options], SchemePlan]
 
 
 class Plan:
@@ -56,13 +58,11 @@ class Plan:
         self.options = options or Options()
         self._plan = scheme.plan(graph, self.options)
         self.observed = self._plan.observed
-        """The statistics of the graph's tensors that `emit` needs."""
 
     def emit(self, parameters: Parameters, statistics: Statistics, run_id: str, version: int) -> Emission:
         """A complete ONNX model with `parameters` as constants. Its metadata name run, version, scheme and signature.
 
-        Equal arguments give equal bytes. Raises InvalidInputError for missing, unexpected, misshapen or non-finite
-        parameters.
+        Equal arguments give equal bytes. Raises InvalidInputError for parameters that do not fit the graph.
         """
         self.graph.check_parameters(parameters)
         signature = self.graph.signature.to_text()

@@ -6,24 +6,16 @@ from actorq.quantization.calibration import Observed, Statistics
 from actorq.quantization.emission.layer_choice import select
 from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.graph import Graph, Parameters
-from actorq.quantization.schemes.base import Emission, Options
+from actorq.quantization.schemes.base import BuiltIn, Emission, Options
 from actorq.quantization.training import TrainingForm
 
 
-class Fp32:
+class _Fp32Plan:
     """Emits the graph with unchanged parameters."""
 
-    name = "fp32"
-
-    def plan(self, graph: Graph, options: Options) -> "_Fp32Plan":
-        """Prepare the graph with slots for its parameters."""
-        return _Fp32Plan(graph)
-
-
-class _Fp32Plan:
     observed: tuple[Observed, ...] = ()
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, options: Options) -> None:
         self._skeleton = Skeleton(graph, graph.model.graph.node)
         selection = select(graph, Options(), lambda layer: "scheme fp32", ends=True)
         self._layers = selection.report({})
@@ -33,3 +25,6 @@ class _Fp32Plan:
 
     def emit(self, parameters: Parameters, statistics: Statistics, metadata: Mapping[str, str]) -> Emission:
         return Emission(self._skeleton.fill(parameters, metadata), self._layers)
+
+
+FP32 = BuiltIn("fp32", _Fp32Plan)

@@ -6,8 +6,6 @@ those of emission.weights.quantize_int4. A block has 128 weights, or fewer if a 
 the time is that of reading the weights once from memory. With more rows int8 is faster. Rows do not affect each other.
 
 Blocks with one scale each are the round-to-nearest baseline of GPTQ (Frantar et al. 2022, arXiv 2210.17323, section 4).
-`Options.compensate` corrects weights and biases (emission.correction). First and last layers stay in float as in int8;
-`Options.ends` quantizes them.
 """
 
 import math
@@ -21,41 +19,37 @@ from actorq.quantization.emission.options import Options
 from actorq.quantization.emission.weights import quantize_int4
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import Layer
+from actorq.quantization.schemes.base import BuiltIn
 from actorq.quantization.training import TrainingForm
 
 _BLOCKS = (128, 64, 32, 16)
 _INT8_COMPUTE = 4
 
 
-class Int4:
+def _plan(graph: Graph, options: Options) -> LinearPlan:
     """Quantizes linear layers of at least 16 inputs that have a layer before and after them."""
 
-    name = "int4"
-
-    def plan(self, graph: Graph, options: Options) -> LinearPlan:
-        """Choose the layers and rewrite their nodes."""
-
-        def node(layer: Layer, integers: str, scale: str, bias: str) -> onnx.NodeProto:
-            # The empty names stand for zero points, 8 by default, and for an order of the inputs.
-            return helper.make_node(
-                "MatMulNBits",
-                [layer.input, integers, scale, "", "", bias],
-                [layer.output],
-                K=layer.inputs,
-                N=graph.parameters[layer.weight][layer.channels],
-                bits=4,
-                block_size=_block(layer),
-                accuracy_level=_INT8_COMPUTE,
-            )
-
-        scheme = LinearScheme(
-            unfit=_unfit,
-            node=node,
-            rounded=lambda layer, weight, feedback: quantize_int4(weight, _block(layer), feedback),
-            training=lambda layer: TrainingForm(block=_block(layer)),
-            widest=math.inf,
+    def node(layer: Layer, integers: str, scale: str, bias: str) -> onnx.NodeProto:
+        # The empty names stand for zero points, 8 by default, and for an order of the inputs.
+        return helper.make_node(
+            "MatMulNBits",
+            [layer.input, integers, scale, "", "", bias],
+            [layer.output],
+            K=layer.inputs,
+            N=graph.parameters[layer.weight][layer.channels],
+            bits=4,
+            block_size=_block(layer),
+            accuracy_level=_INT8_COMPUTE,
         )
-        return LinearPlan(graph, options, scheme)
+
+    scheme = LinearScheme(
+        unfit=_unfit,
+        node=node,
+        rounded=lambda layer, weight, feedback: quantize_int4(weight, _block(layer), feedback),
+        training=lambda layer: TrainingForm(block=_block(layer)),
+        widest=math.inf,
+    )
+    return LinearPlan(graph, options, scheme)
 
 
 def _block(layer: Layer) -> int:
@@ -66,3 +60,6 @@ def _block(layer: Layer) -> int:
 def _unfit(layer: Layer) -> str:
     narrow = f"fewer than {_BLOCKS[-1]} inputs" if layer.inputs < _BLOCKS[-1] else ""
     return unfit_for_linear(layer) or narrow
+
+
+INT4 = BuiltIn("int4", _plan)

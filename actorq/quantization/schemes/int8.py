@@ -34,6 +34,7 @@ from actorq.quantization.emission.recurrent import unfit_for_recurrence
 from actorq.quantization.emission.weights import SMALLEST_SCALE, UINT8_LARGEST, quantize_int8
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import RECURRENT, Layer
+from actorq.quantization.schemes.base import BuiltIn
 from actorq.quantization.training import TrainingForm, Uint8
 
 
@@ -52,24 +53,21 @@ def _float32(value: float) -> float:
     return ctypes.c_float(value).value
 
 
-class Int8:
+def _plan(graph: Graph, options: Options) -> LinearPlan:
     """Quantizes LSTMs, GRUs, and linear layers that have a layer before and after them, or all with `Options.ends`."""
-
-    name = "int8"
-
-    def plan(self, graph: Graph, options: Options) -> LinearPlan:
-        """Choose the layers and rewrite their nodes."""
-        unfit_recurrent = unfit_for_recurrence(graph, options)
-        scheme = LinearScheme(
-            unfit=lambda layer: unfit_recurrent(layer) if layer.kind == RECURRENT else unfit_for_linear(layer),
-            node=_node,
-            rounded=lambda layer, weight, feedback: quantize_int8(weight, options.per_tensor_error, feedback=feedback),
-            training=lambda layer: TrainingForm(inputs=Uint8(dynamic_grid)),
-            per_tensor_error=options.per_tensor_error,
-        )
-        return LinearPlan(graph, options, scheme)
+    unfit_recurrent = unfit_for_recurrence(graph, options)
+    scheme = LinearScheme(
+        unfit=lambda layer: unfit_recurrent(layer) if layer.kind == RECURRENT else unfit_for_linear(layer),
+        node=_node,
+        rounded=lambda layer, weight, feedback: quantize_int8(weight, options.per_tensor_error, feedback=feedback),
+        training=lambda layer: TrainingForm(inputs=Uint8(dynamic_grid)),
+    )
+    return LinearPlan(graph, options, scheme)
 
 
 def _node(layer: Layer, integers: str, scale: str, bias: str) -> onnx.NodeProto:
     # The empty name stands for the weights' zero point, 0 by default.
     return helper.make_node("DynamicQuantizeMatMul", [layer.input, integers, scale, "", bias], [layer.output])
+
+
+INT8 = BuiltIn("int8", _plan)

@@ -33,6 +33,7 @@ Values beyond the calibrated range are clipped. The margin makes this rarer (doc
 
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -50,7 +51,7 @@ from actorq.quantization.emission.weights import SMALLEST_SCALE, UINT8_LARGEST, 
 from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import CONVOLUTION, Layer
 from actorq.quantization.nodes import MICROSOFT
-from actorq.quantization.schemes.base import Emission, Options
+from actorq.quantization.schemes.base import BuiltIn, Emission, Options
 from actorq.quantization.training import Place, TrainingForm, Uint8
 
 # Activations may exceed the calibrated range by this factor before they are clipped.
@@ -58,16 +59,6 @@ MARGIN = 1.5
 _LARGEST_BIAS = 2.0**30
 # The bound above, rounded up in float32, is below this. With it, sums fit 32 bits up to 33122 inputs of largest values.
 _LARGEST_CORRECTED_BIAS = 1.001 * 2.0**30
-
-
-class Int8Static:
-    """Quantizes linear layers and convolutions that have a layer before and after them; see `Options.ends`."""
-
-    name = "int8-static"
-
-    def plan(self, graph: Graph, options: Options) -> "_Int8StaticPlan":
-        """Choose the layers, find the uint8 tensors between them, and rewrite the graph."""
-        return _Int8StaticPlan(graph, options)
 
 
 def activation_scale(seen: Range, bounds: Range = (-math.inf, math.inf)) -> tuple[np.float32, np.uint8]:
@@ -85,6 +76,8 @@ def _map(site: Site, low: float, high: float) -> tuple[np.float32, np.uint8]:
 
 
 class _Int8StaticPlan:
+    """Quantizes linear layers and convolutions that have a layer before and after them; see `Options.ends`."""
+
     def __init__(self, graph: Graph, options: Options) -> None:
         exact = uint8_inputs(graph)
 
@@ -100,15 +93,9 @@ class _Int8StaticPlan:
         sites = self._rewriting.sites
         ranges = (Observed(site.name, Statistic.RANGE) for site in sites.values() if site.scale is None)
         self.observed = (*ranges, *self._correction.observed)
-        tensors = [f"{site}:{part}" for site in sites for part in ("scale", "zero_point")]
-        for layer in self._selection.layers:
-            parts = ("int8", "scale", "zero_point", *(("bias",) if self._correction.bias_name(layer) else ()))
-            tensors += [f"{_use(layer)}:{part}" for part in parts]
         self._places = _places(graph, self._rewriting)
-        domains = {MICROSOFT: 1} if self._selection.layers else {}
         self._storage = Storage(self._selection.stored, options.per_tensor_error)
-        nodes = [*self._storage.nodes, *self._rewriting.nodes]
-        self._skeleton = Skeleton(graph, nodes, [*tensors, *self._storage.tensors], domains)
+        self._skeleton = Skeleton(graph, [*self._storage.nodes, *self._rewriting.nodes])
 
     def training(self) -> Mapping[str, TrainingForm]:
         found = {}
@@ -176,9 +163,8 @@ class _Rewriting:
         self._correction = correction
         self._uint8 = Uint8Tensors(graph, layers)
         self.stretches = self._uint8.stretches
-        self._held = {
-            name: _Held(name, name, self._uint8.inputs[name]) for name in graph.inputs & self._uint8.inputs.keys()
-        }
+        given = graph.inputs & self._uint8.inputs.keys()
+        self._held = {name: _Held(name, name, self._uint8.inputs[name]) for name in given}
         products = {layer.nodes[0]: layer for layer in layers}
         absorbed = {index for layer in layers for index in layer.nodes[1:]}
         for index, node in enumerate(graph.model.graph.node):
@@ -221,8 +207,7 @@ class _Rewriting:
         if held is None or (site is None and target not in self._uint8.tensors):
             return
         if node.op_type in MOVING:
-            moved = onnx.NodeProto()
-            moved.CopyFrom(node)
+            moved = deepcopy(node)
             moved.input[0], moved.output[0] = held.name, f"{target}:uint8"
             self.nodes.append(moved)
             self._held[target] = replace(held, name=f"{target}:uint8")
@@ -269,3 +254,6 @@ def _trimmed(inputs: list[str]) -> list[str]:
     while not inputs[-1]:
         inputs = inputs[:-1]
     return inputs
+
+
+INT8_STATIC = BuiltIn("int8-static", _Int8StaticPlan)

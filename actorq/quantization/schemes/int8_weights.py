@@ -28,33 +28,21 @@ from actorq.quantization.emission.weights import quantize_int8
 from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import Layer
 from actorq.quantization.nodes import reads
-from actorq.quantization.schemes.base import Emission, Options
+from actorq.quantization.schemes.base import BuiltIn, Emission, Options
 from actorq.quantization.training import TrainingForm
 
 
-class Int8Weights:
+class _Int8WeightsPlan:
     """Quantizes the weights of all layers, also of recurrent ones, for which no operator computes with integers."""
 
-    name = "int8-weights"
-
-    def plan(self, graph: Graph, options: Options) -> "_Int8WeightsPlan":
-        """Put a DequantizeLinear before the first node for each weight."""
-        return _Int8WeightsPlan(graph, options)
-
-
-class _Int8WeightsPlan:
     def __init__(self, graph: Graph, options: Options) -> None:
         selection = select(graph, options, lambda layer: "", ends=True)
-        self._quantized = selection.layers
+        self._layers = selection.layers
         # A weight of several layers has one quantized form.
-        self._channels = {layer.weight: layer.channels for layer in selection.layers}
-        self._users = {
-            name: tuple(layer for layer in selection.layers if layer.weight == name) for name in self._channels
-        }
+        self._channels = {layer.weight: layer.channels for layer in self._layers}
+        self._users = {name: tuple(each for each in self._layers if each.weight == name) for name in self._channels}
         # The nodes stay unchanged. So only layers without obstacles and with a bias of their own are corrected.
-        plain = [
-            layer for layer in selection.layers if not layer.obstacle and layer.channels == self._channels[layer.weight]
-        ]
+        plain = [each for each in self._layers if not each.obstacle and each.channels == self._channels[each.weight]]
         self._correction = Correction(graph, plain, options.compensate)
         self._biased = _with_own_bias(graph, plain)
         self.observed = self._correction.observed
@@ -64,20 +52,18 @@ class _Int8WeightsPlan:
             helper.make_node("DequantizeLinear", [f"{name}:int8", f"{name}:scale"], [name], name=name, axis=axis)
             for name, axis in self._channels.items()
         ]
-        tensors = [f"{name}:{part}" for name in self._channels for part in ("int8", "scale")]
-        self._skeleton = Skeleton(graph, [*dequantize, *graph.model.graph.node], tensors)
+        self._skeleton = Skeleton(graph, [*dequantize, *graph.model.graph.node])
 
     def training(self) -> Mapping[str, TrainingForm]:
-        return {layer.name: TrainingForm() for layer in self._quantized}
+        return {layer.name: TrainingForm() for layer in self._layers}
 
     def emit(self, parameters: Parameters, statistics: Statistics, metadata: Mapping[str, str]) -> Emission:
         values = {name: array for name, array in parameters.items() if name not in self._channels}
         forms: dict[str, str] = {}
         for name, axis in self._channels.items():
             weight, users = parameters[name].swapaxes(0, axis), self._users[name]
-            rounded = quantize_int8(
-                weight, self._per_tensor_error, feedback=self._correction.feedback(users, statistics)
-            )
+            feedback = self._correction.feedback(users, statistics)
+            rounded = quantize_int8(weight, self._per_tensor_error, feedback=feedback)
             forms |= {layer.name: rounded.form for layer in users}
             values[f"{name}:int8"], values[f"{name}:scale"] = rounded.values.swapaxes(0, axis), rounded.scale
             for layer in self._biased & set(users):
@@ -96,3 +82,6 @@ def _with_own_bias(graph: Graph, layers: Iterable[Layer]) -> frozenset[Layer]:
         for layer in layers
         if layer.bias and uses[layer.bias] == 1 and any(layer.bias in nodes[index].input for index in layer.nodes)
     )
+
+
+INT8_WEIGHTS = BuiltIn("int8-weights", _Int8WeightsPlan)

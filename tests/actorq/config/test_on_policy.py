@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from actorq.config import settings
-from actorq.config.on_policy import waiting_rows
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import ReplayConfig
 from actorq.config.unread import REPLAY_ONLY
@@ -62,8 +61,8 @@ def test_each_setting_of_the_replay_either_counts_for_a_queue_or_not() -> None:
 
 def test_a_queue_with_room_for_the_waiting_rollouts_is_taken() -> None:
     config = ppo(queue={"synchronous": True}, actors=2, replay={"capacity": 200})
-    assert waiting_rows(config.queue, config.actor, 8, 64, 1) == 200
-    assert waiting_rows(config.queue, config.actor, 8, 64, 4) == 5 * 8 * 8
+    assert config.queue.waiting_rows(config.actor.segment_length, 8, 64, 1) == 200
+    assert config.queue.waiting_rows(config.actor.segment_length, 8, 64, 4) == 5 * 8 * 8
     with pytest.raises(ValueError, match=r"replay\.capacity.* 320 "):
         config.check_rollouts(64, 32, frame_stack=4)
 

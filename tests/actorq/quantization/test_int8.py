@@ -7,8 +7,8 @@ from onnx import helper
 from actorq.domain.policy import INT8_PER_CHANNEL, PolicyGraph
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes.base import Plan
-from actorq.quantization.schemes.fp32 import Fp32
-from actorq.quantization.schemes.int8 import Int8, dynamic_grid
+from actorq.quantization.schemes.fp32 import FP32
+from actorq.quantization.schemes.int8 import INT8, dynamic_grid
 from tests.quantizer_service.policy_graphs import dueling, matmul_mlp, mlp, policy_graph
 from tests.quantizer_service.policy_runs import (
     emission,
@@ -22,7 +22,7 @@ from tests.quantizer_service.policy_runs import (
 
 
 def emit(source: PolicyGraph, parameters: dict[str, NDArray[np.float32]]) -> onnx.ModelProto:
-    return onnx.ModelProto.FromString(emitted(Plan(Graph.parse(source), Int8()), parameters))
+    return onnx.ModelProto.FromString(emitted(Plan(Graph.parse(source), INT8), parameters))
 
 
 def operators(source: PolicyGraph) -> list[str]:
@@ -41,7 +41,7 @@ def three_layers(middle: list[onnx.NodeProto], weight: list[int]) -> PolicyGraph
 
 
 def test_first_and_last_layers_stay_in_float() -> None:
-    plan = Plan(Graph.parse(mlp(8, 8, 8)), Int8())
+    plan = Plan(Graph.parse(mlp(8, 8, 8)), INT8)
 
     assert float_layers(plan) == ("layers.0", "layers.3")
     assert operators(mlp(8, 8, 8)) == [
@@ -50,11 +50,11 @@ def test_first_and_last_layers_stay_in_float() -> None:
 
 
 def test_both_heads_of_a_dueling_net_are_last() -> None:
-    assert float_layers(Plan(Graph.parse(dueling()), Int8())) == ("torso.0", "value", "advantage")
+    assert float_layers(Plan(Graph.parse(dueling()), INT8)) == ("torso.0", "value", "advantage")
 
 
 def test_matmul_and_add_become_one_node() -> None:
-    assert float_layers(Plan(Graph.parse(matmul_mlp()), Int8())) == ("a", "d")
+    assert float_layers(Plan(Graph.parse(matmul_mlp()), INT8)) == ("a", "d")
     quantized = operators(matmul_mlp())
     assert quantized.count("DynamicQuantizeMatMul") == 2
     assert quantized.count("Add") == 1
@@ -64,10 +64,10 @@ def test_matmul_and_add_become_one_node() -> None:
 def test_a_net_without_a_middle_layer_is_float_throughout(hidden: tuple[int, ...]) -> None:
     source = mlp(*hidden)
     parameters, observations = random_parameters(source, 1), random_observations()
-    plan = Plan(Graph.parse(source), Int8())
+    plan = Plan(Graph.parse(source), INT8)
 
     assert float_layers(plan) == tuple(f"layers.{i}" for i in range(len(hidden) + 1))
-    fp32 = emitted(Plan(Graph.parse(source), Fp32()), parameters)
+    fp32 = emitted(Plan(Graph.parse(source), FP32), parameters)
     assert np.array_equal(outputs_of(emitted(plan, parameters), observations), outputs_of(fp32, observations))
 
 
@@ -91,7 +91,7 @@ def test_a_gemm_is_quantized_either_way_round(middle: list[onnx.NodeProto], weig
     source = three_layers(middle, weight)
     parameters, observations = random_parameters(source, 2), random_observations()
     graph = Graph.parse(source)
-    plan = Plan(graph, Int8())
+    plan = Plan(graph, INT8)
     expected = fp32_outputs(graph, parameters, observations)
 
     assert float_layers(plan) == ("first", "last")
@@ -118,7 +118,7 @@ def test_a_layer_that_cannot_be_quantized_stays_in_float_and_is_named(
 ) -> None:
     source = three_layers(middle, weight)
 
-    assert float_layers(Plan(Graph.parse(source), Int8())) == ("first", "middle", "last")
+    assert float_layers(Plan(Graph.parse(source), INT8)) == ("first", "middle", "last")
     assert "DynamicQuantizeMatMul" not in operators(source)
 
 
@@ -132,7 +132,7 @@ def test_a_convolution_stays_in_float_but_is_the_first_layer() -> None:
     parameters = {"conv.weight": [2, 1, 3, 3], "torso.weight": [8, 32], "head.weight": [3, 8]}
     source = policy_graph(nodes, parameters, ("batch", 1, 6, 6))
 
-    plan = Plan(Graph.parse(source), Int8())
+    plan = Plan(Graph.parse(source), INT8)
     assert float_layers(plan) == ("conv", "head")
     observations = {"observation": np.ones((4, 1, 6, 6), np.float32)}
     first, middle, last = emission(plan, random_parameters(source, 0), observations).layers
@@ -153,7 +153,7 @@ def test_a_product_that_is_read_twice_keeps_its_add() -> None:
 
     assert operators(source) == ["MatMul", "DynamicQuantizeMatMul", "Add", "Mul", "MatMul"]
     expected = fp32_outputs(graph, parameters, observations)
-    outputs = outputs_of(emitted(Plan(graph, Int8()), parameters), observations)
+    outputs = outputs_of(emitted(Plan(graph, INT8), parameters), observations)
     assert np.abs(outputs - expected).max() < 0.05 * np.ptp(expected)
 
 
@@ -167,7 +167,7 @@ def test_channels_have_scales_of_their_own_at_run_time() -> None:
     parameters["layers.2.weight"][:, :8] *= 1e3
     graph = Graph.parse(source)
 
-    plan = Plan(graph, Int8())
+    plan = Plan(graph, INT8)
     outputs = outputs_of(emitted(plan, parameters), observations)
 
     assert emission(plan, parameters).layers[1].weights == INT8_PER_CHANNEL
@@ -180,7 +180,7 @@ def test_a_bigger_net_has_a_quarter_of_the_bytes() -> None:
     parameters = random_parameters(source, 5)
     graph = Graph.parse(source)
 
-    int8, fp32 = (emitted(Plan(graph, scheme), parameters) for scheme in (Int8(), Fp32()))
+    int8, fp32 = (emitted(Plan(graph, scheme), parameters) for scheme in (INT8, FP32))
 
     assert len(int8) < 0.3 * len(fp32)
 

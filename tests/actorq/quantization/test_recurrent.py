@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 from actorq.domain.policy import INT8_PER_CHANNEL, INT8_PER_TENSOR, SIGNED, UNSIGNED, PolicyGraph
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes.base import Emission, Options, Plan
-from actorq.quantization.schemes.int8 import Int8
+from actorq.quantization.schemes.int8 import INT8
 from actorq.quantization.standard_form import standard_form
 from actorq.weightencoding import weight_encoding_of, with_weight_encoding
 from tests.quantizer_service.policy_graphs import policy_graph, recurrent
@@ -39,7 +39,7 @@ def both_directions(width: int = 16) -> PolicyGraph:
 
 def in_int8(source: PolicyGraph, options: Options | None = None) -> tuple[Emission, dict[str, NDArray[np.float32]]]:
     parameters = random_parameters(source, 1)
-    return emission(Plan(Graph.parse(source), Int8(), options), parameters), parameters
+    return emission(Plan(Graph.parse(source), INT8, options), parameters), parameters
 
 
 def operators(model: bytes) -> set[str]:
@@ -78,7 +78,7 @@ def test_the_encoding_of_its_weights_changes_and_comes_back() -> None:
 
 @pytest.mark.parametrize("kept", ["w", "r"])
 def test_where_one_weight_must_stay_in_float_both_do(kept: str) -> None:
-    plan = Plan(Graph.parse(recurrent("LSTM")), Int8(), Options(keep_float=frozenset({kept})))
+    plan = Plan(Graph.parse(recurrent("LSTM")), INT8, Options(keep_float=frozenset({kept})))
 
     assert {"w", "r"} <= set(float_layers(plan))
 
@@ -178,7 +178,7 @@ def test_an_lstm_with_a_shared_weight_stays_in_float() -> None:
     graph = Graph.parse(PolicyGraph(model.SerializeToString(), source.signature))
 
     reasons = {
-        layer.name: layer.reason for layer in emission(Plan(graph, Int8()), random_parameters(graph.source, 1)).layers
+        layer.name: layer.reason for layer in emission(Plan(graph, INT8), random_parameters(graph.source, 1)).layers
     }
 
     assert "shared" in reasons["w"]

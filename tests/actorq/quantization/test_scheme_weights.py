@@ -111,7 +111,7 @@ def test_the_memory_layout_of_the_weights_does_not_matter(shape: tuple[int, int]
     assert np.array_equal(contiguous(rows.values.T), rows.values.T)
     assert contiguous(rows.values.T).flags.c_contiguous
     blocks, other = quantize_int4(weight, 16), quantize_int4(np.asfortranarray(weight), 16)
-    assert np.array_equal(blocks.packed, other.packed)
+    assert np.array_equal(blocks.tensor, other.tensor)
     assert np.array_equal(blocks.scale, other.scale)
 
 
@@ -121,7 +121,7 @@ def test_int4_weights_are_off_by_half_a_scale_or_one_at_the_far_end(units: int, 
     blocks = -(-inputs // block)
 
     quantized = quantize_int4(weight, block)
-    packed, scale = quantized.packed, quantized.scale
+    packed, scale = quantized.tensor, quantized.scale
 
     assert (packed.shape, scale.shape) == ((units, blocks, block // 2), (units, blocks))
     values = np.stack([packed & 15, packed >> 4], axis=-1).reshape(units, blocks, block).astype(np.float32) - 8
@@ -144,4 +144,4 @@ def test_int4_blocks_of_zeros_and_of_next_to_nothing_have_a_scale() -> None:
     quantized = quantize_int4(weight, 16)
 
     assert np.array_equal(quantized.scale, np.ones((2, 2), np.float32))
-    assert np.all(quantized.packed == 0x88)
+    assert np.all(quantized.tensor == 0x88)

@@ -9,7 +9,7 @@ from actorq.domain.policy import FidelityReport
 from actorq.errors import InvalidInputError
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes.base import Plan
-from actorq.quantization.schemes.fp32 import Fp32
+from actorq.quantization.schemes.fp32 import FP32
 from quantizer_service.emission.action_errors import are_actions, legal_actions, observed_spans, value_loss
 from quantizer_service.emission.fidelity import measure
 from quantizer_service.emission.inference import checked_outputs
@@ -31,7 +31,7 @@ def outputs() -> NDArray[np.float64]:
 
 def report(expected: NDArray[np.float64], discrete: bool) -> FidelityReport:
     source = VALUES if discrete else ACTIONS
-    made = emission(Plan(Graph.parse(source), Fp32()), PARAMETERS)
+    made = emission(Plan(Graph.parse(source), FP32), PARAMETERS)
     return measure(made, {"q_values": expected}, OBSERVATIONS, source.signature)
 
 
@@ -132,7 +132,7 @@ def test_a_single_action_always_agrees() -> None:
     graph, parameters = Graph.parse(source), random_parameters(source, 1)
     expected = Reference(graph).run(parameters, OBSERVATIONS)["q_values"]
 
-    made = emission(Plan(graph, Fp32()), {name: 1.1 * array for name, array in parameters.items()})
+    made = emission(Plan(graph, FP32), {name: 1.1 * array for name, array in parameters.items()})
     found = measure(made, {"q_values": expected}, OBSERVATIONS, source.signature)
 
     assert found.max_error > 0

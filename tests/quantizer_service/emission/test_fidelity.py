@@ -10,8 +10,8 @@ from actorq.quantization.calibration import Observed, Statistic
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Scheme
 from actorq.quantization.schemes.base import Plan
-from actorq.quantization.schemes.fp32 import Fp32
-from actorq.quantization.schemes.int8 import Int8
+from actorq.quantization.schemes.fp32 import FP32
+from actorq.quantization.schemes.int8 import INT8
 from quantizer_service.emission.divergence import divergence
 from quantizer_service.emission.fidelity import measure, unfit
 from quantizer_service.emission.reference import MAX_WEIGHT_ROWS, MIN_ROWS, Outputs, Reference, measured_batch
@@ -47,9 +47,9 @@ def report_on(
 def test_errors_are_what_the_definition_says() -> None:
     graph = Graph.parse(SOURCE)
     expected = fp32_outputs(graph, PARAMETERS, OBSERVATIONS)
-    plan = Plan(graph, Int8())
+    plan = Plan(graph, INT8)
 
-    report = report_on(SOURCE, Int8(), PARAMETERS)
+    report = report_on(SOURCE, INT8, PARAMETERS)
 
     outputs = outputs_of(emitted(plan, PARAMETERS), OBSERVATIONS).astype(np.float64)
     assert report.observations == 64
@@ -70,7 +70,7 @@ def test_a_policy_that_tells_a_distribution_is_measured_by_its_divergence_in_eac
     source = GRAPHS[name]
     graph, parameters = Graph.parse(source), random_parameters(source, 1)
     expected = Reference(graph).run(parameters, OBSERVATIONS)
-    made = emission(Plan(graph, Int8()), parameters)
+    made = emission(Plan(graph, INT8), parameters)
 
     report = measure(made, expected, OBSERVATIONS, source.signature)
 
@@ -84,7 +84,7 @@ def test_a_policy_that_tells_a_distribution_is_measured_by_its_divergence_in_eac
 
 
 def test_a_policy_that_tells_none_has_no_divergence() -> None:
-    report = report_on(SOURCE, Int8(), PARAMETERS)
+    report = report_on(SOURCE, INT8, PARAMETERS)
 
     assert (report.mean_kl, report.max_kl) == (None, None)
 
@@ -92,7 +92,7 @@ def test_a_policy_that_tells_none_has_no_divergence() -> None:
 def test_disagreement_shows() -> None:
     expected = Reference(Graph.parse(SOURCE)).run(PARAMETERS, OBSERVATIONS)["q_values"]
 
-    report = report_on(SOURCE, Fp32(), PARAMETERS, {"q_values": -expected})
+    report = report_on(SOURCE, FP32, PARAMETERS, {"q_values": -expected})
 
     assert report.argmax_agreement == 0
     assert report.value_loss == 1
@@ -108,7 +108,7 @@ def test_a_loss_of_value_counts_what_other_actions_cost_and_not_how_many_they_ar
     values[rows[:32], worst[:32]] = 1.001
     values[0, worst[0]] = 11.0
 
-    report = report_on(SOURCE, Fp32(), PARAMETERS, {"q_values": values})
+    report = report_on(SOURCE, FP32, PARAMETERS, {"q_values": values})
 
     of_the_worst = 11.0 + 31 * 1.001 + 32 * 2.0
     assert report.argmax_agreement == 0.5
@@ -117,7 +117,7 @@ def test_a_loss_of_value_counts_what_other_actions_cost_and_not_how_many_they_ar
 
 def agreement_of(graph: Graph, parameters: Tensors, changed: Tensors) -> float | None:
     """The agreement of a policy whose weights have become `changed`."""
-    made = emission(Plan(graph, Fp32()), changed)
+    made = emission(Plan(graph, FP32), changed)
     return measure(made, Reference(graph).run(parameters, OBSERVATIONS), OBSERVATIONS, graph.signature).argmax_agreement
 
 
@@ -160,7 +160,7 @@ def test_each_hidden_tensor_of_residual_convolutions_can_be_observed() -> None:
 def test_errors_of_continuous_actions_are_relative_to_each_ones_range_and_have_no_agreement() -> None:
     spans = (0.5, 2.0, 4.0)
 
-    report = report_on(resigned(SOURCE, discrete=False, spans=spans), Int8(), PARAMETERS)
+    report = report_on(resigned(SOURCE, discrete=False, spans=spans), INT8, PARAMETERS)
 
     (output,) = report.outputs
     assert report.argmax_agreement is report.value_loss is None
@@ -171,7 +171,7 @@ def test_errors_of_continuous_actions_are_relative_to_each_ones_range_and_have_n
 def test_equal_outputs_have_no_range_to_divide_by() -> None:
     zeros = {name: np.zeros_like(array) for name, array in PARAMETERS.items()}
 
-    report = report_on(SOURCE, Int8(), zeros)
+    report = report_on(SOURCE, INT8, zeros)
 
     assert (report.relative_mean_error, report.relative_max_error, report.argmax_agreement) == (0, 0, 1)
     assert report.value_loss == 0
@@ -242,7 +242,7 @@ def test_large_policies_are_measured_on_fewer_rows_but_never_on_too_few(rows: in
 def test_an_error_that_no_message_can_tell_counts_as_infinite() -> None:
     expected = Reference(Graph.parse(SOURCE)).run(PARAMETERS, OBSERVATIONS)["q_values"]
 
-    report = report_on(SOURCE, Fp32(), PARAMETERS, {"q_values": expected + [1e31, 0.0, 0.0]})
+    report = report_on(SOURCE, FP32, PARAMETERS, {"q_values": expected + [1e31, 0.0, 0.0]})
 
     (output,) = report.outputs
     assert (report.mean_error, report.max_error) == (np.inf, np.inf)
@@ -268,7 +268,7 @@ def test_the_part_of_an_action_that_agrees_least_decides() -> None:
     expected = Reference(graph).run(PARAMETERS, OBSERVATIONS)
     (name, values), *_ = expected.items()
     count = values.shape[1]
-    made = emission(Plan(graph, Fp32()), PARAMETERS)
+    made = emission(Plan(graph, FP32), PARAMETERS)
     # The last part has another best choice in a quarter of the rows.
     changed = values.copy()
     rows = slice(0, len(values) // 4)

@@ -24,10 +24,10 @@ from dataclasses import replace
 
 import onnx
 
-from actorq.quantization.schemes.int8 import Int8
+from actorq.quantization.schemes.int8 import INT8
 
 
-class Unplanned(Int8):
+class Unplanned:
     name = "unplanned"
 
     def plan(self, graph, options):
@@ -46,13 +46,13 @@ class Unemitted:
         raise ZeroDivisionError("bits / 0")
 
 
-class Unencoded(Int8):
+class Unencoded:
     """As int8, with weights that are no constants, so that no unsigned ones can be made of them."""
 
     name = "unencoded"
 
     def plan(self, graph, options):
-        return Computed(super().plan(graph, options))
+        return Computed(INT8.plan(graph, options))
 
 
 class Computed:
