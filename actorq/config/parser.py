@@ -18,7 +18,6 @@ class OneLineParser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(add_help=False, allow_abbrev=False, **options)
         self._only_in_full_help: dict[argparse.Action, str] = {}
-        self._new_names: dict[str, str] = {}
         self.add_argument("-h", "--help", action="store_true", help="show this help and exit")
 
     def section(self, title: str, description: str) -> Any:
@@ -28,10 +27,6 @@ class OneLineParser(argparse.ArgumentParser):
                 group.description = f"{group.description} {description}"
                 return group
         return self.add_argument_group(title, description)
-
-    def rename(self, old: str, new: str) -> None:
-        """Also accept a flag, and the `--no-` form of a switch, under the old name."""
-        self._new_names |= {old: new, f"--no-{old[2:]}": f"--no-{new[2:]}"}
 
     def only_in_full_help(self, action: argparse.Action, section: str) -> None:
         """Show a flag in `--help-all` only. `--help` names its section, if `section` is not empty."""
@@ -43,7 +38,7 @@ class OneLineParser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
         """Parse. Raises UserError for an unknown or wrong flag, with the nearest known flag."""
-        given = self._plain_booleans([self._new_name(word) for word in (sys.argv[1:] if args is None else args)])
+        given = self._plain_booleans(sys.argv[1:] if args is None else args)
         # Help comes before any check, because it needs no positional arguments.
         full = "--help-all" in given and self._only_in_full_help
         if full or "-h" in given or "--help" in given:
@@ -61,14 +56,7 @@ class OneLineParser(argparse.ArgumentParser):
         """Raise UserError with the fault and where to find the list of flags."""
         raise UserError(f"{' '.join(message.split())}; see {self.prog} --help")
 
-    def _new_name(self, word: str) -> str:
-        flag, equals, value = word.partition("=")
-        if flag not in self._new_names:
-            return word
-        warn_of_old_name(flag, self._new_names[flag])
-        return f"{self._new_names[flag]}{equals}{value}"
-
-    def _plain_booleans(self, given: list[str]) -> list[str]:
+    def _plain_booleans(self, given: Sequence[str]) -> list[str]:
         """Replace `--flag true`, `--flag=false` and the like by `--flag` and `--no-flag`."""
         switches = {
             flag
@@ -123,12 +111,6 @@ def number(least: float, most: float, expected: str, kind: Callable[[str], float
         return value
 
     return parse
-
-
-def warn_of_old_name(old: str, new: str) -> None:
-    """Warn on standard error that a setting has a new name. Does nothing if the names are equal."""
-    if old != new:
-        print(f"warning: {old} is now {new}; the next version refuses the old name", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def suggestion(name: str, known: Iterable[str], preferred: str = "") -> str:

@@ -4,10 +4,9 @@ Each field's description is its help text. The resolved tree is written to `conf
 """
 
 import math
-from collections.abc import Mapping
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -28,8 +27,6 @@ from actorq.errors import UserError
 
 class RunConfig(Settings):
     """The settings of a whole run."""
-
-    renamed: ClassVar[Mapping[str, str]] = {"dynamic_buffer": "dynamic_capacity.enabled"}
 
     environment: Annotated[str, Field(min_length=1, max_length=128), ESSENTIAL] = Field(
         "CartPole-v1", description="environment id"

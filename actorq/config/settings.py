@@ -12,14 +12,14 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from actorq import ENVIRONMENT_PREFIX
-from actorq.config.parser import OneLineParser, suggestion, warn_of_old_name
+from actorq.config.parser import OneLineParser, suggestion
 from actorq.errors import UserError
 
 S = TypeVar("S", bound="Settings")
@@ -40,8 +40,6 @@ class Settings(BaseModel):
     """Base of all settings: frozen, finite numbers, no undeclared settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-    renamed: ClassVar[Mapping[str, str]] = {}
-    """Old names of settings (dotted) and the new names. One version still accepts them with a warning."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +64,12 @@ class Leaf:
     @property
     def flag(self) -> str:
         """As a flag."""
-        return _flag(".".join(self.path))
+        return "--" + ".".join(self.path).replace("_", "-")
 
     @property
     def variable(self) -> str:
         """The setting's environment variable."""
-        return _variable(".".join(self.path))
+        return ENVIRONMENT_PREFIX + "__".join(self.path).upper()
 
     @property
     def help(self) -> str:
@@ -110,8 +108,6 @@ def add_flags(parser: OneLineParser, model: type[Settings], title: str = "run") 
     title: of the group of settings without a section. If any setting is ESSENTIAL, the short help shows only the
     essential settings and the names of the sections.
     """
-    for old, new in model.renamed.items():
-        parser.rename(_flag(old), _flag(new))
     has_essential = any(ESSENTIAL in leaf.field.metadata for leaf in leaves(model))
     groups: dict[tuple[str, ...], Any] = {}
     for leaf in leaves(model):
@@ -147,12 +143,8 @@ def from_environment(model: type[Settings], environment: Mapping[str, str]) -> d
     """The settings of `model` in the environment, as a nested dict."""
     tree: dict[str, Any] = {}
     for leaf in leaves(model):
-        names = [leaf.variable, *(_variable(old) for old, new in model.renamed.items() if _flag(new) == leaf.flag)]
-        for name in names:
-            if name in environment:
-                warn_of_old_name(name, leaf.variable)
-                _put(tree, leaf.path, _text_to_value(leaf, environment[name]))
-                break
+        if leaf.variable in environment:
+            _put(tree, leaf.path, _text_to_value(leaf, environment[leaf.variable]))
     return tree
 
 
@@ -161,7 +153,6 @@ def check_environment(
 ) -> None:
     """Raise UserError for a variable with this project's prefix that is no setting of `models` or other programs."""
     known = {leaf.variable for model in models for leaf in leaves(model)}
-    known |= {_variable(old) for model in models for old in model.renamed}
     known |= {ENVIRONMENT_PREFIX + name.upper() for name in elsewhere}
     for name in environment:
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known and not _SERVICE_LINK.search(name):
@@ -257,28 +248,9 @@ def build(model: type[S], *trees: dict[str, Any], section: str = "") -> S:
     section: the section of the run's settings, for names in errors.
     """
     try:
-        return model.model_validate(merged(*(with_new_names(model, tree) for tree in trees)))
+        return model.model_validate(merged(*trees))
     except ValidationError as error:
         raise UserError(_explain(model, error, section)) from None
-
-
-def with_new_names(model: type[Settings], tree: dict[str, Any]) -> dict[str, Any]:
-    """The tree with new names for settings under old names at its top."""
-    renamed: dict[str, Any] = {}
-    for old, new in model.renamed.items():
-        if old in tree:
-            warn_of_old_name(old, new)
-            _put(renamed, new.split("."), tree[old])
-    # A value under the new name counts more.
-    return merged(renamed, {name: value for name, value in tree.items() if name not in model.renamed})
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _variable(name: str) -> str:
-    return ENVIRONMENT_PREFIX + name.replace(".", "__").upper()
 
 
 def to_yaml(settings: Settings) -> str:

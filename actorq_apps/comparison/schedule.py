@@ -82,7 +82,6 @@ def grid(schemes: Sequence[str], varied: Sequence[Sequence[str]] = ()) -> tuple[
         if scheme not in scheme_choices():
             raise UserError(f"--schemes: expected some of {', '.join(scheme_choices())}, got {scheme!r}")
     known = {leaf.flag.removeprefix("--") for leaf in leaves(RunConfig)}
-    known |= {name.replace("_", "-") for name in RunConfig.renamed}
     for name, *values in varied:
         if not values:
             raise UserError(

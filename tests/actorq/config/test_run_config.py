@@ -316,40 +316,6 @@ def test_a_policy_that_is_limited_has_the_steps_that_the_next_one_takes() -> Non
 
 
 @pytest.mark.parametrize(
-    ("flags", "variables", "file", "names"),
-    [
-        (("--dynamic-buffer",), {}, "", ("--dynamic-buffer", "--dynamic-capacity.enabled")),
-        ((), {"ACTORQ_DYNAMIC_BUFFER": "true"}, "", ("ACTORQ_DYNAMIC_BUFFER", "ACTORQ_DYNAMIC_CAPACITY__ENABLED")),
-        ((), {}, "dynamic_buffer: true", ("dynamic_buffer", "dynamic_capacity.enabled")),
-    ],
-)
-def test_an_old_name_is_taken_with_a_warning(
-    flags: tuple[str, ...],
-    variables: dict[str, str],
-    file: str,
-    names: tuple[str, str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    (tmp_path / "run.yaml").write_text(f"{file}\ndynamic_capacity: {{min_size: 9}}\n")
-    arguments = ["--algorithm", "td3", "--config", str(tmp_path / "run.yaml"), *flags]
-    (config,) = parse_arguments("actorq train", "", [RunConfig], arguments)
-    assert isinstance(config, RunConfig)
-    assert (config.dynamic_capacity.enabled, config.dynamic_capacity.min_size) == (True, 9)
-    (warning,) = capsys.readouterr().err.splitlines()
-    assert set(names) <= set(re.split("[ ;]", warning))
-
-
-def test_the_no_form_of_an_old_switch_is_taken_too() -> None:
-    (config,) = parse_arguments("actorq train", "", [RunConfig], ["--algorithm", "td3", "--no-dynamic-buffer"])
-    assert isinstance(config, RunConfig)
-    assert config.dynamic_capacity.enabled is False
-
-
-@pytest.mark.parametrize(
     ("changes", "sampling"),
     [
         ({}, ""),
