@@ -186,6 +186,10 @@ class EnvironmentSpec:
         frame = self.frame_of(leaf)
         return frame if self.frame_stack == 1 else Image(self.frame_stack * frame.channels, frame.height, frame.width)
 
+    def seen_shape(self, leaf: Leaf) -> tuple[int, ...]:
+        """Shape in which a policy computes with a leaf."""
+        return self.image_of(leaf).shape if leaf.kind == "image" else leaf.shape
+
     def frame_of(self, leaf: Leaf) -> Image:
         """One frame of an image among other leaves."""
         return self._frame(leaf.shape)

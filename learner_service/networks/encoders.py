@@ -33,8 +33,8 @@ class ChannelsFirst(nn.Module):
         return images.permute(0, 3, 1, 2)
 
 
-def image_layers(image: Image) -> nn.Sequential:
-    """The Nature CNN (Mnih et al., Nature 518, 2015, "Model architecture"), with 512 features.
+def image_layers(image: Image) -> tuple[nn.Module, int]:
+    """The Nature CNN (Mnih et al., Nature 518, 2015, "Model architecture"), and the number of its features, 512.
 
     Images below 36 x 36 get the network of MinAtar's DQN (Young and Tian, arXiv 1903.03176, section 4), with 128.
 
@@ -46,7 +46,7 @@ def image_layers(image: Image) -> nn.Sequential:
     for units, kernel, stride in convolutions:
         layers += [nn.Conv2d(channels, units, kernel, stride), nn.ReLU()]
         channels, height, width = units, (height - kernel) // stride + 1, (width - kernel) // stride + 1
-    return nn.Sequential(*layers, nn.Flatten(), Linear(channels * height * width, features), nn.ReLU())
+    return nn.Sequential(*layers, nn.Flatten(), Linear(channels * height * width, features), nn.ReLU()), features
 
 
 class Encoders(nn.Module):
@@ -74,8 +74,7 @@ class Encoders(nn.Module):
 
 def _encoder(spec: EnvironmentSpec, leaf: Leaf) -> tuple[nn.Module, int]:
     if leaf.kind == "image":
-        layers = image_layers(spec.image_of(leaf))
-        return layers, layers[-2].out_features  # type: ignore[return-value]
+        return image_layers(spec.image_of(leaf))
     if leaf.kind == "category":
         features = min(_MOST_FEATURES, round(1.6 * leaf.categories**0.56))
         return nn.Embedding(leaf.categories, features), features

@@ -125,8 +125,7 @@ def feature_layers(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module,
         return _encoders(config, spec)
     if spec.image is not None:
         check_images(spec)
-        layers = image_layers(spec.image)
-        return layers, layers[-2].out_features  # type: ignore[return-value]
+        return image_layers(spec.image)
     return None
 
 
@@ -139,8 +138,8 @@ def _encoders(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int]
     own = {}
     for name, path in config.encoders.items():
         leaf = by_name[name]
-        shape = spec.image_of(leaf).shape if leaf.kind == "image" else leaf.shape
-        own[name] = own_layers(f"encoders: {name}", path, leaf, Example({"": shape}, leaf.kind == "category"))
+        example = Example({"": spec.seen_shape(leaf)}, leaf.kind == "category")
+        own[name] = own_layers(f"encoders: {name}", path, leaf, example)
     encoders = Encoders(spec, own)
     return encoders, encoders.features
 
@@ -149,7 +148,7 @@ def _whole_network(path: str, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
     """The user's layers for all of an observation."""
     if not spec.leaves:
         return own_layers("network", path, spec, Example({"": spec.policy_observations.shape}))
-    shapes = {leaf.name: spec.image_of(leaf).shape if leaf.kind == "image" else leaf.shape for leaf in spec.encoded}
+    shapes = {leaf.name: spec.seen_shape(leaf) for leaf in spec.encoded}
     categories = any(leaf.kind == "category" for leaf in spec.encoded)
     layers, features = own_layers("network", path, spec, Example(shapes, categories))
     return ByName(layers, tuple(shapes)), features

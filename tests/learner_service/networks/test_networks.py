@@ -31,7 +31,8 @@ def test_frames_are_seen_as_shares_of_255_and_stay_images() -> None:
 
 
 def test_the_nature_cnn_has_the_papers_layers() -> None:
-    layers = image_layers(Image(4, 84, 84))
+    layers, features = image_layers(Image(4, 84, 84))
+    assert features == 512
     shapes = [tuple(parameter.shape) for parameter in layers.parameters() if parameter.ndim > 1]
     assert shapes == [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3), (512, 3136)]
     assert layers(torch.zeros(2, 4, 84, 84)).shape == (2, 512)
@@ -39,7 +40,7 @@ def test_the_nature_cnn_has_the_papers_layers() -> None:
 
 @pytest.mark.parametrize("size", [36, 37, 64, 100])
 def test_the_nature_cnn_takes_other_images_too(size: int) -> None:
-    layers = image_layers(Image(1, size, size + 3))
+    layers, _ = image_layers(Image(1, size, size + 3))
     assert layers(torch.zeros(2, 1, size, size + 3)).shape == (2, 512)
 
 

@@ -60,19 +60,15 @@ class Case:
 CASES = {
     "dueling, normalized stacks": Case(lambda: QNetwork(STACKED, (8, 8), True, Normalizer(STACKED)), STACKED),
     "one head": Case(lambda: QNetwork(SPEC, (8,), dueling=False), SPEC),
-    "frames": Case(lambda: QNetwork(FRAMES, (), True, None, (image_layers(Image(2, 36, 36)), 512)), FRAMES),
-    "images": Case(
-        lambda: QNetwork(IMAGES, (), False, None, (image_layers(Image(3, 36, 40, "channels-last")), 512)), IMAGES
-    ),
-    "planes": Case(
-        lambda: QNetwork(PLANES, (), False, None, (image_layers(Image(4, 10, 10, "channels-last")), 128)), PLANES
-    ),
+    "frames": Case(lambda: QNetwork(FRAMES, (), True, None, image_layers(Image(2, 36, 36))), FRAMES),
+    "images": Case(lambda: QNetwork(IMAGES, (), False, None, image_layers(Image(3, 36, 40, "channels-last"))), IMAGES),
+    "planes": Case(lambda: QNetwork(PLANES, (), False, None, image_layers(Image(4, 10, 10, "channels-last"))), PLANES),
     "deterministic": Case(lambda: DeterministicPolicy(ARMS, (8,)), ARMS),
     "layer norm": Case(lambda: LayerNormPolicy(ARMS, (8, 8)), ARMS),
     "gaussian": Case(lambda: GaussianPolicy(ARMS, (8,), Normalizer(ARMS)), ARMS, takes_noise=True),
     "softmax": Case(lambda: SoftmaxPolicy(STACKED, (8, 8), Normalizer(STACKED), activation="tanh"), STACKED),
     "softmax, images": Case(
-        lambda: SoftmaxPolicy(IMAGES, (), None, (image_layers(Image(3, 36, 40, "channels-last")), 512)), IMAGES
+        lambda: SoftmaxPolicy(IMAGES, (), None, image_layers(Image(3, 36, 40, "channels-last"))), IMAGES
     ),
     "clipped": Case(lambda: DiagonalGaussianPolicy(ARMS, (8, 8), activation="tanh"), ARMS),
     "arrays": Case(lambda: QNetwork(PARTS, (8, 8), True, Normalizer(PARTS), encoders(PARTS)), PARTS),
