@@ -1,6 +1,5 @@
 """The description of a replay's files: `meta.json` and its copy."""
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -115,12 +114,10 @@ def _require_columns(directory: Path, found: Sequence[str], expected: Sequence[s
 
 
 def read_description(directory: Path) -> dict[str, Any]:
-    """The description or its copy, also of an older format without checksum. Raises ConflictError if none is whole."""
+    """The description or its copy. Raises ConflictError if none is whole."""
     for path in description_files(directory):
         if not (fault := description_fault(path)):
             return _as_now(dict(read_checked(path)))
-        if (old := _read_unchecked(path)) is not None:
-            return old
         _log.warning("replay: %s", fault)
     raise ConflictError(
         f"replay: {directory / 'meta.json'} and meta.copy.json are damaged; restore one of them, or remove {directory} "
@@ -146,12 +143,3 @@ def description_fault(path: Path) -> str:
     except ValueError as error:
         return str(error)
     return "" if isinstance(found, dict) else f"{path} is missing"
-
-
-def _read_unchecked(path: Path) -> dict[str, object] | None:
-    """A description of an older format, without checksum, so that the reader can report the format."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) and "values" not in found and "format_version" in found else None

@@ -204,9 +204,9 @@ def test_a_store_of_another_stack_or_an_older_format_is_refused_in_one_line(tmp_
     ReplayStore.open(tmp_path, SPEC, 100).close()
     with pytest.raises(ConflictError, match=r"frame_stack 1, .*4"):
         ReplayStore.open(tmp_path, dataclasses.replace(SPEC, frame_stack=4), 100)
-    # Formats 1 to 3 were written without a checksum.
-    (tmp_path / "meta.json").write_text('{"format_version": 2, "capacity": 100, "segments": 64}')
-    with pytest.raises(ConflictError, match=r"format_version 2, .*8;"):
+    path = tmp_path / "meta.json"
+    write_checked(path, {**read_checked(path), "format_version": 3})
+    with pytest.raises(ConflictError, match=r"format_version 3, .*8;"):
         ReplayStore.open(tmp_path, SPEC, 100)
 
 
