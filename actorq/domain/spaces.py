@@ -179,23 +179,19 @@ class EnvironmentSpec:
         seen = self.policy_observations
         if len(seen.shape) != 3 or seen.dtype not in _IMAGE_DTYPES:
             return None
-        return Image(*seen.shape) if self.frame_stack > 1 else self._frame(seen.shape)
+        return Image(*seen.shape) if self.frame_stack > 1 else self.frame(seen.shape)
 
     def image_of(self, leaf: Leaf) -> Image:
         """An image among other leaves. A stack has the channels of all its frames, channels first."""
-        frame = self.frame_of(leaf)
+        frame = self.frame(leaf.shape)
         return frame if self.frame_stack == 1 else Image(self.frame_stack * frame.channels, frame.height, frame.width)
 
     def seen_shape(self, leaf: Leaf) -> tuple[int, ...]:
         """Shape in which a policy computes with a leaf."""
         return self.image_of(leaf).shape if leaf.kind == "image" else leaf.shape
 
-    def frame_of(self, leaf: Leaf) -> Image:
-        """One frame of an image among other leaves."""
-        return self._frame(leaf.shape)
-
-    def _frame(self, shape: tuple[int, ...]) -> Image:
-        """An image by its shape and `image_layout`.
+    def frame(self, shape: tuple[int, ...]) -> Image:
+        """One frame of an image, by its shape and `image_layout`.
 
         For "auto", height and width are the two neighboring axes of equal length. If there are none, the channels are
         the shorter of the first and the last axis.

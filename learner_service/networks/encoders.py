@@ -139,7 +139,7 @@ class Leaves:
             values = values / 255
         if self._spec.frame_stack == 1:
             return values
-        if self._spec.frame_of(leaf).layout == "channels-last":
+        if self._spec.frame(leaf.shape).layout == "channels-last":
             values = values.permute(0, 1, 4, 2, 3)
         return values.flatten(1, 2)
 
