@@ -62,7 +62,8 @@ _PPO = (
 _DQN = (
     *("--dqn.learning-rate", "1e-3", "--dqn.batch-size", "128", "--dqn.hidden-sizes", "256,256"),
     *("--dqn.n-step", "1", "--dqn.target-update-period", "20", "--replay.min-size", "500"),
-    *("--rate-limiter.samples-per-insert", "128"),
+    # The other library begins with random actions, and its share of them falls over 10,000 steps.
+    *("--rate-limiter.samples-per-insert", "128", "--exploration.random-steps", "2000"),
     *("--evaluation.period-updates", "250", "--max-environment-steps", "100000000"),
 )
 _SAC = (
