@@ -6,7 +6,7 @@ from statistics import fmean, median
 from typing import Any
 
 from benchmarks.training.rlx2_sparsities import PAPER, PUBLISHED_MEANS, PUBLISHED_RETURNS
-from sitegen.markdown import interval, names, number, percent, spread, table
+from sitegen.markdown import interval, number, percent, spread, table
 from sitegen.results import figures
 
 Run = dict[str, Any]
@@ -325,90 +325,3 @@ def sweep() -> str:
         values = (f"{value:.4g}" if isinstance(value, float) else value for value in trial["params"].values())
         rows.append((f"{bold}{trial['number']}{bold}", trial["state"], trial["steps"], trial["seconds"], *values))
     return table(("trial", "state", "environment steps", "seconds", *(f"`{name}`" for name in names)), rows)
-
-
-def packages() -> str:
-    """Runs in environments of packages from PyPI, beside random actions."""
-    return _packages("packages")
-
-
-def packages_repeated() -> str:
-    """The same, of those that missed their target, with another algorithm."""
-    return _packages("packages_repeated")
-
-
-def _packages(result: str) -> str:
-    rows = [
-        (
-            f"`{each['requirements'][0]}`",
-            f"`{each['environment'].rpartition(':')[2]}`",
-            names(each["wrappers"]),
-            " ".join(f"`{flag}`" for flag in each["flags"]),
-            each["algorithm"].upper(),
-            each["environment_steps"],
-            fmean(each["random_returns"]),
-            fmean(each["returns"]),
-        )
-        for each in figures(result)["packages"]
-    ]
-    head = ("package", "environment", "wrappers", "flags", "algorithm", "steps", "random actions", "mean return")
-    return table(head, rows)
-
-
-def goals() -> str:
-    """Success rates with hindsight and without it, of each seed."""
-    found: dict[tuple[str, str], dict[bool, list[Run]]] = {}
-    for run in figures("goals")["runs"]:
-        found.setdefault((run["task"], run["algorithm"]), {}).setdefault(run["copies"] > 0, []).append(run)
-
-    def shown(runs: list[Run]) -> str:
-        return ", ".join(f"{run['success_rate']:.2f}" for run in runs)
-
-    rows = [
-        (task, algorithm.upper(), shown(by[True]), shown(by[False]), max(run["wall_clock_s"] for run in by[True]))
-        for (task, algorithm), by in found.items()
-    ]
-    return table(("environment", "algorithm", "with hindsight", "without", "slowest with, s"), rows)
-
-
-def structured_peers() -> str:
-    """Seconds to the target and the last scores, of each seed of both libraries."""
-    found: dict[tuple[str, str], list[Run]] = {}
-    for run in figures("structured_peers")["runs"]:
-        found.setdefault((run["task"], run["system"]), []).append(run)
-    rows = [
-        (
-            task,
-            system,
-            median(run["seconds"] for run in runs),
-            f"{min(run['seconds'] for run in runs):.1f} to {max(run['seconds'] for run in runs):.1f}",
-            fmean(run["score"] for run in runs),
-        )
-        for (task, system), runs in found.items()
-    ]
-    return table(("task", "system", "seconds, median", "range", "mean score"), rows)
-
-
-def structured() -> str:
-    """Runs in coded environments of several parts: the return, and the most that a policy blind to a part can have."""
-    found: dict[str, dict[str, list[Run]]] = {}
-    for run in (*figures("structured")["runs"], *figures("structured_arrays")["runs"]):
-        found.setdefault(run["kind"], {}).setdefault(run["algorithm"], []).append(run)
-    algorithms = list(dict.fromkeys(name for runs in found.values() for name in runs))
-    rows = [
-        (
-            kind,
-            *(", ".join(f"{run['mean_return']:.1f}" for run in runs.get(name, ())) or "-" for name in algorithms),
-            max(run["wall_clock_s"] for each in runs.values() for run in each),
-            next(iter(runs.values()))[0]["blind"],
-        )
-        for kind, runs in found.items()
-    ]
-    return table(("parts", *(name.upper() for name in algorithms), "slowest, s", "blind to a part"), rows)
-
-
-def refused_packages() -> str:
-    """What `actorq` says of these environments without wrappers."""
-    found = figures("packages")["packages"]
-    rows = [(f"`{each['package']}`", each["refused_without_wrappers"]) for each in found]
-    return table(("package", "without wrappers"), (row for row in rows if row[1]))
