@@ -51,8 +51,9 @@ class Column:
 
     def array_shape(self, steps: int, environments: int, frame_stack: int) -> tuple[int, ...]:
         """Shape of the column in a segment."""
-        rows = {Per.ROW: (frame_stack + steps,), Per.STEP: (steps,), Per.SEGMENT: ()}
-        return (*rows[self.per], environments, *self.shape)
+        if self.per is Per.SEGMENT:
+            return (environments, *self.shape)
+        return (steps if self.per is Per.STEP else frame_stack + steps, environments, *self.shape)
 
 
 def columns_of(spec: EnvironmentSpec, further: Collection[str] = ()) -> tuple[Column, ...]:
