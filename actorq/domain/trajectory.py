@@ -1,8 +1,9 @@
 """Results of actors: columnar trajectory segments, finished episodes and evaluations."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +32,7 @@ class PolicySpan:
     scheme: str
 
 
-@dataclass(frozen=True)
-class Episode:
+class Episode(NamedTuple):
     """One finished episode: undiscounted return, length in steps, index of its environment, success (None: unknown)."""
 
     episode_return: float
@@ -142,9 +142,8 @@ class Segment:
                 _check_numbers(column.name, self.columns[column.name])
         self._check_spans(steps)
         for episode in self.episodes:
-            if not (
-                np.isfinite(episode.episode_return) and episode.length >= 1 and 0 <= episode.environment < environments
-            ):
+            length, environment = episode.length, episode.environment
+            if not (math.isfinite(episode.episode_return) and length >= 1 and 0 <= environment < environments):
                 raise InvalidInputError(
                     f"segment: episodes must have finite returns, lengths of at least 1 and environments below "
                     f"{environments}, got {episode}"

@@ -120,7 +120,7 @@ environment_to_proto, environment_from_proto = ENVIRONMENT.both
 # By hand, because a segment may have many: a Pair takes twice as long.
 def episode_to_proto(episode: Episode) -> trajectory_pb2.Episode:
     """Encode an episode."""
-    return trajectory_pb2.Episode(**vars(episode))
+    return trajectory_pb2.Episode(**episode._asdict())
 
 
 def episode_from_proto(message: trajectory_pb2.Episode) -> Episode:

@@ -74,7 +74,7 @@ def structured_peers() -> str:
 def structured() -> str:
     """Runs in coded environments of several parts: the return, and the most that a policy blind to a part can have."""
     found: dict[str, dict[str, list[Run]]] = {}
-    for run in (*figures("structured")["runs"], *figures("structured_arrays")["runs"]):
+    for run in figures("structured")["runs"]:
         found.setdefault(run["kind"], {}).setdefault(run["algorithm"], []).append(run)
     algorithms = list(dict.fromkeys(name for runs in found.values() for name in runs))
     rows = [

@@ -132,7 +132,6 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "packages_repeated": packages.targets,
     "goals": goals.targets,
     "structured": structured.targets,
-    "structured_arrays": structured.targets,
     "structured_peers": structured_peers.targets,
     "parity": _parity,
     "parity_sac_pendulum": _parity,

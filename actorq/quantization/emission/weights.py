@@ -59,7 +59,7 @@ class Int8Weight(_Rounded):
         return contiguous(self.values.T)
 
     def _restored(self, part: slice, inputs: int) -> NDArray[np.float32]:
-        return self.values[part] * np.broadcast_to(self.scale, len(self.values))[part, None]
+        return self.values[part] * (self.scale[part, None] if self.scale.ndim else self.scale)
 
 
 @dataclass(frozen=True)

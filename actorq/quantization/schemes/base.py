@@ -58,6 +58,7 @@ class Plan:
         self.options = options or Options()
         self._plan = scheme.plan(graph, self.options)
         self.observed = self._plan.observed
+        self._metadata = {"scheme": self.scheme, METADATA: graph.signature.to_text()}
 
     def emit(self, parameters: Parameters, statistics: Statistics, run_id: str, version: int) -> Emission:
         """A complete ONNX model with `parameters` as constants. Its metadata name run, version, scheme and signature.
@@ -65,6 +66,4 @@ class Plan:
         Equal arguments give equal bytes. Raises InvalidInputError for parameters that do not fit the graph.
         """
         self.graph.check_parameters(parameters)
-        signature = self.graph.signature.to_text()
-        metadata = {"run_id": run_id, "version": str(version), "scheme": self.scheme, METADATA: signature}
-        return self._plan.emit(parameters, statistics, metadata)
+        return self._plan.emit(parameters, statistics, {"run_id": run_id, "version": str(version), **self._metadata})
