@@ -20,8 +20,9 @@ class Amount:
 
 @dataclass(frozen=True)
 class NodeEnergy:
-    """Counters of one meter for one whole machine since that meter started: `NodeEnergy` in
-    protos/actorq/v1/process.proto. All counters only grow.
+    """Counters of one meter for one whole machine since that meter started. All counters only grow.
+
+    `NodeEnergy` in protos/actorq/v1/process.proto explains the fields, with their units.
 
     node: name of the machine. Its processes must report the same name.
     tdp_watts: full-load power in the CPU power model; None if the CPU power was measured or is not known.
@@ -39,8 +40,9 @@ class NodeEnergy:
 
 @dataclass(frozen=True)
 class ProcessStats:
-    """Resources of one operating-system process, without its children: `ProcessStats` in
-    protos/actorq/v1/process.proto. `started_at` is in Unix seconds.
+    """Resources of one operating-system process, without its children. `started_at` is in Unix seconds.
+
+    `ProcessStats` in protos/actorq/v1/process.proto explains the fields.
     """
 
     name: str

@@ -73,7 +73,7 @@ class Prefetcher:
             self._ahead.exception()
 
     def discard(self) -> None:
-        """Wait for the draw in progress and drop it, so that this process goes on from the state that is saved next."""
+        """Wait for the draw in progress, and drop it. This process then continues from the next checkpoint's state."""
         self.settle()
         self._ahead = None
 

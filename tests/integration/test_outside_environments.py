@@ -7,6 +7,7 @@ import pytest
 
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.statefiles.documents import read_document
+from tests.builders.packages import install_package
 from tests.integration.training_run import TrainingRun, actorq
 
 ROOT = Path(__file__).parents[2]
@@ -68,12 +69,8 @@ class Padded(gymnasium.ObservationWrapper):
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of packages that all processes see which are started."""
     packages = tmp_path / "packages"
-    information = packages / "corridors-1.0.dist-info"
-    information.mkdir(parents=True)
-    (packages / "corridors.py").write_text(_FAMILY, "utf-8")
+    install_package(packages, "corridors", _FAMILY, "actorq.environments", {"corridor": "corridors:make"})
     (packages / "own_wrappers.py").write_text(_WRAPPER, "utf-8")
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: corridors\nVersion: 1.0\n", "utf-8")
-    (information / "entry_points.txt").write_text("[actorq.environments]\ncorridor = corridors:make\n", "utf-8")
     monkeypatch.setenv("PYTHONPATH", f"{packages}:{ROOT}")
     return packages
 

@@ -47,8 +47,8 @@ class SegmentSource(NamedTuple):
 class LastSequences:
     """The last sequence number of each incarnation of each actor, for its latest few incarnations. Thread-safe.
 
-    Of more than `MOST_ACTORS` actors it forgets the one that has stored nothing for the longest time and is no member
-    (docs/decisions/0050-forgotten-actors.md).
+    It has room for `MOST_ACTORS` actors. A further one takes the place of the actor that has stored nothing for the
+    longest time. Members stay (docs/decisions/0050-forgotten-actors.md).
     """
 
     def __init__(self) -> None:

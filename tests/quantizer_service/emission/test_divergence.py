@@ -17,6 +17,7 @@ from quantizer_service.emission.divergence import (
     tells_distribution,
 )
 from quantizer_service.emission.reference import Outputs
+from tests.builders.packages import install_package
 
 Array = NDArray[np.float64]
 
@@ -152,14 +153,10 @@ def test_divergences_of_several_parts_add_up() -> None:
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A package has divergences, of which some cannot be used."""
-    information = tmp_path / "distances-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: distances\nVersion: 1.0\n", "utf-8")
     functions = "def good(one, other): return abs(one - other).sum(1)\ndef one(one, other): return 1.0\n"
-    (tmp_path / "distances.py").write_text(f"{functions}def raises(one, other): return one / 0 / {{}}\n", "utf-8")
-    names = ("good", "one", "raises", "missing")
-    points = "".join(f"of_{name} = distances:{name}\n" for name in names)
-    (information / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\n{points}gone = distances_gone:x\n", "utf-8")
+    source = f"{functions}def raises(one, other): return one / 0 / {{}}\n"
+    points = {f"of_{name}": f"distances:{name}" for name in ("good", "one", "raises", "missing")}
+    install_package(tmp_path, "distances", source, ENTRY_POINTS, {**points, "gone": "distances_gone:x"})
     monkeypatch.syspath_prepend(tmp_path)
     installed_divergences.cache_clear()
     yield

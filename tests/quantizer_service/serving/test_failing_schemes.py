@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from actorq.arithmetic import arithmetic
-from actorq.config.schemes import installed_schemes
+from actorq.config.schemes import SCHEME_ENTRY_POINTS, installed_schemes
 from actorq.domain.policy import SIGNED, UNSIGNED, Variant
 from actorq.errors import InvalidInputError, UnavailableError
 from actorq.telemetry.process_stats import measure_process
@@ -15,6 +15,7 @@ from quantizer_service.emission.emitter import Emitter
 from quantizer_service.serving.publishers import Turn
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.store.store import PolicyStore
+from tests.builders.packages import install_package
 from tests.quantizer_service.policy_graphs import mlp
 from tests.quantizer_service.policy_runs import checkpoint
 
@@ -73,13 +74,8 @@ class Computed:
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A package of failing schemes is installed for this test."""
-    information = tmp_path / "failing-1.0.dist-info"
-    information.mkdir()
-    (tmp_path / "failing_schemes.py").write_text(SCHEMES, "utf-8")
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: failing\nVersion: 1.0\n", "utf-8")
-    names = ("unplanned", "unemitted", "unencoded")
-    points = "".join(f"{name} = failing_schemes:{name.title()}\n" for name in names)
-    (information / "entry_points.txt").write_text(f"[actorq.schemes]\n{points}", "utf-8")
+    points = {name: f"failing_schemes:{name.title()}" for name in ("unplanned", "unemitted", "unencoded")}
+    install_package(tmp_path, "failing_schemes", SCHEMES, SCHEME_ENTRY_POINTS, points)
     monkeypatch.syspath_prepend(tmp_path)
     installed_schemes.cache_clear()
     yield
