@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.environments import Backend, Environments, make_environments
-from actor_service.environments.trial import play, random_actions
+from actor_service.environments.trial import first_step, play
 from actorq.domain.environments import EnvironmentArguments
 from actorq.errors import ActorQError
 
@@ -93,7 +93,7 @@ def _try(arguments: argparse.Namespace, tell: Tell) -> int:
         made_with = EnvironmentArguments.from_text(arguments.arguments)
         resets = partial(tell, {"call": "its first reset"})
         environments = make_environments(arguments.id, 1, arguments.backend, made_with, before_reset=resets)
-        observations = _step(environments, tell)
+        observations = first_step(environments, lambda call: tell({"call": call}))
         if arguments.goals:
             _try_goals(environments, observations, tell)
         figures = None
@@ -118,23 +118,6 @@ def _try_goals(environments: Environments, observations: NDArray[Any], tell: Tel
         achieved, desired = goal.achieved_of(observations), goal.desired_of(observations)
         tell({"call": "compute_reward"})
         rewards(np.concatenate([achieved, achieved]), np.concatenate([desired, achieved]))
-
-
-def _step(environments: Environments, tell: Tell) -> NDArray[Any]:
-    """Take one good step, and return the observations after it. Raises UserError when several actions fail."""
-    spec, rng = environments.spec, np.random.default_rng(0)
-    tell({"call": "its first reset"})
-    observations = environments.reset(0)
-    tell({"call": "its first step"})
-    if spec.sizes:
-        actions = random_actions(spec, observations, rng)
-    else:
-        low, high = spec.actions.bounds()
-        # Halves first, because the sum of two bounds can overflow.
-        actions = (low / 2 + high / 2)[None]
-    while (step := environments.step(actions)).faults:
-        actions = random_actions(spec, step.observations, rng)
-    return step.observations
 
 
 def _print(answer: dict[str, Any]) -> None:

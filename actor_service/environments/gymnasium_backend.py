@@ -1,12 +1,16 @@
-"""Gymnasium's registered environments: classic control, Box2D, MuJoCo, and the user's own."""
+"""Gymnasium's environments: classic control, Box2D, MuJoCo, and the user's own, registered or not."""
 
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from actor_service.environments.failures import kind_of
 from actor_service.environments.keywords import fitting_keywords
 from actor_service.environments.loop import LoopedEnvironments
 from actor_service.environments.rendering import draw_fast, prepare_mujoco, wants_mujoco
@@ -24,7 +28,28 @@ from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 
 W = TypeVar("W")
-Wrap = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
+Environment = gymnasium.Env[Any, Any]
+Wrap = Callable[[Environment], Environment]
+Factory = Callable[..., Environment]
+"""Makes an environment from keyword arguments: a class or a function."""
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """How to make an environment, and what is known of it before it is made.
+
+    make: takes the keyword arguments and the step limit that the environment itself must enforce, or -1 for none.
+    creator: the class or function, whose signature and metadata are read. Looking it up may import its module.
+    mujoco: whether MuJoCo draws it.
+    max_episode_steps: the registered step limit; None if only the environment knows.
+    reward_threshold: the registered return of a solved task.
+    """
+
+    make: Callable[..., Environment]
+    creator: Callable[[], Factory]
+    mujoco: bool = False
+    max_episode_steps: int | None = None
+    reward_threshold: float | None = None
 
 
 def make(
@@ -34,94 +59,176 @@ def make(
     wrappers: Sequence[Wrap] = (),
     before_reset: Callable[[], None] = lambda: None,
     /,
+    **keywords: Any,
+) -> LoopedEnvironments:
+    """A batch of the environment ID, MODULE:ID or MODULE:NAME, as `make_environments` makes it.
+
+    ID is registered in Gymnasium, after the import of the module. NAME is a class or function of the module.
+
+    Raises UserError for unsupported spaces.
+    """
+    module, _, name = environment_id.rpartition(":")
+    if module:
+        __import__(module)
+    own = None if name in gymnasium.registry or not module else _attribute(sys.modules[module], name)
+    origin = _of_factory(own) if own is not None else _of_registry(environment_id, gymnasium.spec(name))
+    return _make(origin, environment_id, count, rendered, wrappers, before_reset, **keywords)
+
+
+def make_by(
+    factory: Factory,
+    environment_id: str,
+    count: int,
+    rendered: bool,
+    wrappers: Sequence[Wrap] = (),
+    before_reset: Callable[[], None] = lambda: None,
+    /,
+    **keywords: Any,
+) -> LoopedEnvironments:
+    """A batch of environments that `factory` makes. Its id is only a name. Otherwise as `make`."""
+    return _make(_of_factory(factory), environment_id, count, rendered, wrappers, before_reset, **keywords)
+
+
+def _of_registry(environment_id: str, registered: EnvSpec) -> _Origin:
+    def made(limit: int, **keywords: Any) -> Environment:
+        # The loop's calls need no checker.
+        environment: Environment = gymnasium.make(
+            environment_id, max_episode_steps=limit, disable_env_checker=True, **keywords
+        )
+        # This wrapper's check of the order of calls costs as much as a step of a small environment.
+        return environment.env if isinstance(environment, gymnasium.wrappers.OrderEnforcing) else environment
+
+    def creator() -> Factory:
+        entry_point = registered.entry_point
+        return cast(Factory, load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point)
+
+    threshold = None if registered.reward_threshold is None else float(registered.reward_threshold)
+    return _Origin(made, creator, wants_mujoco(registered.entry_point), registered.max_episode_steps or 0, threshold)
+
+
+def _of_factory(factory: Factory) -> _Origin:
+    def made(limit: int, **keywords: Any) -> Environment:
+        environment = factory(**keywords)
+        if not isinstance(environment, gymnasium.Env):
+            raise UserError(f"expected an environment of gymnasium.Env, got {kind_of(environment)}")
+        return gymnasium.wrappers.TimeLimit(environment, limit) if limit > 0 else environment
+
+    return _Origin(made, lambda: factory)
+
+
+def _attribute(module: Any, name: str) -> Factory | None:
+    """A class or function of a module, by its name; None if there is none."""
+    try:
+        found = attrgetter(name)(module)
+    except AttributeError:
+        return None
+    return cast(Factory, found) if callable(found) else None
+
+
+def _make(
+    origin: _Origin,
+    environment_id: str,
+    count: int,
+    rendered: bool,
+    wrappers: Sequence[Wrap],
+    before_reset: Callable[[], None],
     *,
     max_episode_steps: int | None = None,
     **keywords: Any,
 ) -> LoopedEnvironments:
-    """A batch of a registered environment, as `make_environments` makes it. Raises UserError for unsupported spaces."""
-    module, _, name = environment_id.rpartition(":")
-    if module:
-        __import__(module)
-    registered = gymnasium.spec(name)
-    limit = (registered.max_episode_steps or 0) if max_episode_steps is None else max_episode_steps
-    if not isinstance(limit, int) or not (max_episode_steps is None or limit >= 1) or limit >= 2**32:
+    limit = origin.max_episode_steps if max_episode_steps is None else max_episode_steps
+    if limit is not None and (not isinstance(limit, int) or not (limit or max_episode_steps is None) or limit >= 2**32):
         raise UserError(f"environment_args: max_episode_steps must be a whole number from 1 to 2^32 - 1, got {limit!r}")
-    if any(isinstance(value, list | dict) for value in keywords.values()):
-        keywords = fitting_keywords(_creator(registered), keywords)
-    if rendered:
-        keywords["render_mode"] = "rgb_array"
-    if wants_mujoco(registered.entry_point):
-        prepare_mujoco(rendered or keywords.get("render_mode") is not None)
-
-    def made() -> gymnasium.Env[Any, Any]:
-        # The batch enforces the step limit, unless a wrapper may need it. The loop's calls need no checker.
-        environment: gymnasium.Env[Any, Any] = gymnasium.make(
-            environment_id, max_episode_steps=(wrappers and limit) or -1, disable_env_checker=True, **keywords
-        )
-        # This wrapper's check of the order of calls costs as much as a step of a small environment.
-        if isinstance(environment, gymnasium.wrappers.OrderEnforcing):
-            environment = environment.env
-        for wrap in wrappers:
-            environment = wrap(environment)
-        environment = with_one_action(environment)
-        if rendered and wants_mujoco(registered.entry_point):
-            draw_fast(environment.unwrapped.model)  # type: ignore[attr-defined]
-        return environment
-
-    if rendered and "rgb_array" not in _render_modes(registered):
-        raise UserError(f"environment {environment_id}: it cannot render pictures (no render mode rgb_array)")
-    first = made()
+    # A step limit of the batch costs less than one of an environment, but a wrapper may need the latter.
+    make_one = _single(origin, environment_id, rendered, wrappers, (wrappers and limit) or -1, keywords)
+    first = make_one()
+    known = first.spec
+    of_batch = 0 if wrappers else limit or 0
+    if known is not None and (limit is None or wrappers):
+        limit = known.max_episode_steps
+    threshold = origin.reward_threshold
+    if threshold is None and known is not None and known.reward_threshold is not None:
+        threshold = float(known.reward_threshold)
     joint = _wrapper(first, JointActions)
     sizes = joint.sizes if joint else sizes_of(first.action_space)
     source = mask_source(first, sizes, before_reset)
-
-    def observed(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-        return _with_one_observation(environment, source, sizes, joint is None or joint.combined)
-
+    observed = partial(_with_one_observation, mask=source, sizes=sizes, combined=joint is None or joint.combined)
     try:
         first = observed(first)
     except UserError as error:
         first.close()
         raise UserError(f"environment {environment_id}: {error}") from None
-    if wrappers:
-        limit = (first.spec and first.spec.max_episode_steps) or 0
     try:
-        actions, sizes = action_spec(
-            environment_id, first.action_space, joint.sizes if joint and not joint.combined else ()
-        )
-        packed = _wrapper(first, PackedObservations)
-        parts, indicators = (packed.parts, packed.indicators) if packed else _flattened(first)
-        spec = EnvironmentSpec(
-            environment_id=environment_id,
-            observations=replace(
-                observation_spec(environment_id, first.observation_space), leaves=packed.leaves if packed else ()
-            ),
-            actions=actions,
-            sizes=sizes,
-            max_episode_steps=limit,
-            goal=None if (joined := _wrapper(first, _Joined)) is None else goal_of(environment_id, joined.env),
-            parts=parts,
-            indicators=indicators,
-            action_parts=joint.text if joint else "",
-            reward_threshold=None if registered.reward_threshold is None else float(registered.reward_threshold),
-        )
+        spec = _spec(environment_id, first, joint, limit or 0, threshold)
     except UserError:
         first.close()
         raise
-    singles = [first, *(observed(made()) for _ in range(count - 1))]
-    looped = LoopedEnvironments(spec, singles, lambda: observed(made()), 0 if wrappers else limit)
-    if joined is not None and spec.goal is not None:
+    singles = [first, *(observed(make_one()) for _ in range(count - 1))]
+    looped = LoopedEnvironments(spec, singles, lambda: observed(make_one()), of_batch)
+    if spec.goal is not None and (joined := _wrapper(first, _Joined)) is not None:
         looped.goal_rewards = GoalRewards(environment_id, joined.env)
     return looped
+
+
+def _single(
+    origin: _Origin,
+    environment_id: str,
+    rendered: bool,
+    wrappers: Sequence[Wrap],
+    limit: int,
+    keywords: dict[str, Any],
+) -> Callable[[], Environment]:
+    """Makes one environment, with the user's wrappers and one action. Raises UserError when it cannot be rendered."""
+    if any(isinstance(value, list | dict) for value in keywords.values()):
+        keywords = fitting_keywords(origin.creator(), keywords)
+    if rendered:
+        keywords["render_mode"] = "rgb_array"
+    if origin.mujoco:
+        prepare_mujoco(keywords.get("render_mode") is not None)
+    if rendered and "rgb_array" not in getattr(origin.creator(), "metadata", {}).get("render_modes", ("rgb_array",)):
+        raise UserError(f"environment {environment_id}: it cannot render pictures (no render mode rgb_array)")
+
+    def made() -> Environment:
+        environment = origin.make(limit, **keywords)
+        for wrap in wrappers:
+            environment = wrap(environment)
+        environment = with_one_action(environment)
+        if rendered and origin.mujoco:
+            draw_fast(environment.unwrapped.model)  # type: ignore[attr-defined]
+        return environment
+
+    return made
+
+
+def _spec(
+    environment_id: str, first: Environment, joint: JointActions | None, limit: int, threshold: float | None
+) -> EnvironmentSpec:
+    """The description of an environment with one observation and one action. Raises UserError."""
+    actions, sizes = action_spec(
+        environment_id, first.action_space, joint.sizes if joint and not joint.combined else ()
+    )
+    packed = _wrapper(first, PackedObservations)
+    parts, indicators = (packed.parts, packed.indicators) if packed else _flattened(first)
+    observations = observation_spec(environment_id, first.observation_space)
+    return EnvironmentSpec(
+        environment_id=environment_id,
+        observations=replace(observations, leaves=packed.leaves if packed else ()),
+        actions=actions,
+        sizes=sizes,
+        max_episode_steps=limit,
+        goal=None if (joined := _wrapper(first, _Joined)) is None else goal_of(environment_id, joined.env),
+        parts=parts,
+        indicators=indicators,
+        action_parts=joint.text if joint else "",
+        reward_threshold=threshold,
+    )
 
 
 class _Joined(gymnasium.wrappers.FlattenObservation):
     """An environment whose observations this module has joined."""
 
 
-def _with_one_observation(
-    environment: gymnasium.Env[Any, Any], mask: Source, sizes: Sequence[int], combined: bool
-) -> gymnasium.Env[Any, Any]:
+def _with_one_observation(environment: Environment, mask: Source, sizes: Sequence[int], combined: bool) -> Environment:
     """The environment with observations of one array, where they can be joined or packed to that."""
     space = environment.observation_space
     if needs_packing(space, mask):
@@ -133,7 +240,7 @@ def _with_one_observation(
     return environment
 
 
-def _wrapper(environment: gymnasium.Env[Any, Any], kind: type[W]) -> W | None:
+def _wrapper(environment: Environment, kind: type[W]) -> W | None:
     """The wrapper of this kind; None if there is none."""
     while isinstance(environment, gymnasium.Wrapper):
         if isinstance(environment, kind):
@@ -142,20 +249,10 @@ def _wrapper(environment: gymnasium.Env[Any, Any], kind: type[W]) -> W | None:
     return None
 
 
-def _flattened(environment: gymnasium.Env[Any, Any]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def _flattened(environment: Environment) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """The parts of flattened observations in words, and which components are bits or one-hot categories."""
     flattened = _wrapper(environment, gymnasium.wrappers.FlattenObservation)
     if flattened is None:
         return (), ()
     space = flattened.env.observation_space
     return parts_of(space), indicators_of(leaf for _, leaf in leaves_of(space))
-
-
-def _creator(registered: EnvSpec) -> Callable[..., Any]:
-    entry_point = registered.entry_point
-    return load_env_creator(entry_point) if isinstance(entry_point, str) else cast(Callable[..., Any], entry_point)
-
-
-def _render_modes(registered: EnvSpec) -> Sequence[str]:
-    modes: Sequence[str] = getattr(_creator(registered), "metadata", {}).get("render_modes", ("rgb_array",))
-    return modes

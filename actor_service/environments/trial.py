@@ -68,6 +68,26 @@ def play(environments: Environments, steps: int, seconds: float, alive: Callable
     }
 
 
+def first_step(environments: Environments, tell: Callable[[str], None] = lambda call: None) -> NDArray[Any]:
+    """Take one good step, and return the observations after it. Raises UserError when several actions fail.
+
+    tell: called with the name of each call before it.
+    """
+    spec, rng = environments.spec, np.random.default_rng(0)
+    tell("its first reset")
+    observations = environments.reset(0)
+    tell("its first step")
+    if spec.sizes:
+        actions = random_actions(spec, observations, rng)
+    else:
+        low, high = spec.actions.bounds()
+        # Halves first, because the sum of two bounds can overflow.
+        actions = (low / 2 + high / 2)[None]
+    while (step := environments.step(actions)).faults:
+        actions = random_actions(spec, step.observations, rng)
+    return step.observations
+
+
 class _Stepper:
     """Takes random steps in one environment, and tells the launcher so once a second. seconds: spent in steps."""
 
