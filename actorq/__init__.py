@@ -4,23 +4,26 @@ The three services share this package: wire format, configuration, domain object
 It imports neither torch nor onnx nor gymnasium.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from actorq.inference import load_policy
+    from actorq_apps.python.train import train
 
-__all__ = ["load_policy"]
+__all__ = ["load_policy", "train"]
 
 __version__ = "0.1.0"
+
+# What users import from here. `train` belongs to the floor above, which this package does not know otherwise.
+_DOORS = {"load_policy": "actorq.inference", "train": "actorq_apps.python.train"}
 
 ENVIRONMENT_PREFIX = "ACTORQ_"
 """Prefix of environment variables that hold settings."""
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on demand: services and commands import this package too, and need no policy.
-    if name == "load_policy":
-        from actorq.inference import load_policy
-
-        return load_policy
+    # Imported on demand: services and commands import this package too, and need none of these.
+    if name in _DOORS:
+        return getattr(import_module(_DOORS[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

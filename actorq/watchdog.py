@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from actorq.process import EXIT_HUNG
 
@@ -38,6 +39,19 @@ class Watched:
         self.since = None
 
 
+class Guard(Protocol):
+    """Checks whether calls hang."""
+
+    def watch(self) -> Watched:
+        """A context for one thread; the thread enters it around each call that may hang."""
+
+    def start(self) -> None:
+        """Start checking."""
+
+    def close(self) -> None:
+        """Stop checking."""
+
+
 class Watchdog:
     """Checks from its own thread whether a watched call takes longer than `limit_s` seconds.
 
@@ -46,16 +60,15 @@ class Watchdog:
     exit code. A process that was stopped (SIGSTOP) for so long ends so, too, once it continues. The timer is for Linux.
     Elsewhere faulthandler ends the process with exit code 1.
 
-    what: name of the watched thing for the log.
-    setting: name of the setting of the limit, for the log.
+    what, setting: names of the watched thing and of the limit's setting, for the log.
     end: ends the process; tests replace it.
     """
 
     def __init__(
         self,
         what: str,
-        limit_s: float,
         setting: str,
+        limit_s: float,
         end: Callable[[int], object] = os._exit,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -70,7 +83,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
     def watch(self) -> Watched:
-        """A context for one thread; the thread enters it around each call that may hang."""
+        """See `Guard`."""
         watched = Watched(self._clock)
         self._watched.append(watched)
         return watched

@@ -62,7 +62,7 @@ class QuantizerProcess(Service):
         self._config = config.resolved_quantizer()
         self._measure = partial(measure_process, name, "quantizer", node)
         limit_s = self._config.work_limit_s
-        self._watchdog = Watchdog("the thread that quantizes", 2 * limit_s, "quantizer.work_limit_s")
+        self._watchdog = Watchdog("the thread that quantizes", "quantizer.work_limit_s", 2 * limit_s)
         self._worker = worker or Worker(limit_s, self._watchdog.watch())
         self._store: PolicyReader
         self._quantizer: Quantizer

@@ -9,6 +9,9 @@ one after the other; `envpool` steps EnvPool's versions of them on C++ threads. 
 An installed package adds a library with an entry point of the group `actorq.environments`: FAMILY = MODULE:FUNCTION.
 The function makes environments with ids FAMILY/NAME. It takes the id, the number of environments, whether they are
 rendered, and the run's environment_args as keyword arguments. It returns Environments.
+
+The family `caller` is of environments that only one process can make: that which called `actorq.train` with a class of
+a notebook, a function or an object.
 """
 
 import json
@@ -31,11 +34,23 @@ from actorq.errors import UserError
 from actorq.plugins import load
 from actorq.text import one_line
 
-__all__ = ["Backend", "Environments", "Fault", "Step", "check_modules", "describe_environment", "make_environments"]
+__all__ = [
+    "CALLER",
+    "Backend",
+    "Environments",
+    "Fault",
+    "Step",
+    "check_modules",
+    "describe_environment",
+    "make_environments",
+]
 
 Backend = Literal["python", "envpool"]
+CALLER = "caller"
+"""Family of environments that only the process with their factory can make."""
 
 _GYMNASIUM = "actor_service.environments.gymnasium_backend:make"
+_OF_CALLER = "actor_service.environments.gymnasium_backend:make_by"
 _FAMILIES = {
     "dm_control": "actor_service.environments.dm_control_backend:make",
     "ALE": "actor_service.environments.atari_backend:make",
@@ -56,17 +71,24 @@ def make_environments(
     *,
     rendered: bool = False,
     before_reset: Callable[[], None] = lambda: None,
+    factory: Callable[..., Any] | None = None,
 ) -> Environments:
     """Make `count` environments of one id with the same arguments.
 
     rendered: whether `render` is needed.
     before_reset: called before a reset that looks for an action mask.
+    factory: makes one environment of the family `caller`.
 
     Raises UserError when the id is unknown, its library is missing, the arguments do not fit, the spaces are not
     supported, or this machine cannot render it.
     """
     path = _maker(environment_id, backend)
-    if arguments.wrappers and path != _GYMNASIUM:
+    if path == _OF_CALLER and factory is None:
+        raise UserError(
+            f"environment {environment_id!r} exists only in the process that gave it to actorq.train: use the run's "
+            "methods there, or move its class into a module and train MODULE:CLASS"
+        )
+    if arguments.wrappers and path not in (_GYMNASIUM, _OF_CALLER):
         raise UserError(
             "environment_wrappers: wrappers need a Gymnasium environment with --environment-backend python, got "
             f"{environment_id!r} with {backend}"
@@ -75,8 +97,9 @@ def make_environments(
     try:
         make = getattr(import_module(module), function)
         wrappers = [_wrapper(name, keywords) for name, keywords in arguments.wrappers]
-        ours = (wrappers, before_reset) if path == _GYMNASIUM else ()
-        made: Environments = make(environment_id, count, rendered, *ours, **arguments.keywords)
+        ours = (wrappers, before_reset) if path in (_GYMNASIUM, _OF_CALLER) else ()
+        theirs = (factory,) if path == _OF_CALLER else ()
+        made: Environments = make(*theirs, environment_id, count, rendered, *ours, **arguments.keywords)
         _check_planes(made)
         made.spec = replace(made.spec, environment_arguments=arguments)
     except UnsupportedObservationsError as error:
@@ -95,12 +118,13 @@ def describe_environment(
     arguments: EnvironmentArguments = NO_ARGUMENTS,
     *,
     rendered: bool = False,
+    factory: Callable[..., Any] | None = None,
 ) -> EnvironmentSpec:
     """The spec of an environment. Raises UserError as `make_environments` does.
 
     rendered: whether this process renders later. MuJoCo fixes the way of drawing with the first environment.
     """
-    environments = make_environments(environment_id, 1, backend, arguments, rendered=rendered)
+    environments = make_environments(environment_id, 1, backend, arguments, rendered=rendered, factory=factory)
     environments.close()
     return environments.spec
 
@@ -116,6 +140,10 @@ def check_modules(environment_id: str, arguments: EnvironmentArguments, allowed:
 
 def _maker(environment_id: str, backend: Backend) -> str:
     """The MODULE:FUNCTION that makes the environment."""
+    if environment_id.startswith(f"{CALLER}/"):
+        if backend != "python":
+            raise UserError(f"environment_backend: expected python for the caller's own environment, got {backend}")
+        return _OF_CALLER
     if backend == "envpool":
         return "actor_service.environments.envpool_backend:make"
     family, slash, _ = environment_id.partition("/")

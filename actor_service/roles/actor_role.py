@@ -2,14 +2,16 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from actor_service.counts import ActorCounts
-from actor_service.environments import Backend, make_environments
+from actor_service.environments import Backend, Environments, make_environments
 from actor_service.policies.policy import LoadPolicy, PolicySlot, load_policy
 from actor_service.policies.selection import Selection, candidates, select
 from actor_service.roles.evaluation import MOST_ENVIRONMENTS, EvaluationEpisodes, batch_size
@@ -17,16 +19,19 @@ from actor_service.roles.video import Video
 from actor_service.uploader import Uploader
 from actorq.arithmetic import Arithmetic, arithmetic
 from actorq.client import QuantizerClient
+from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.policy import AUTO, FP32, Policy
+from actorq.domain.processes import ProcessStats
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import ActorReport, ActorSelfStatus, Sampling
 from actorq.domain.trajectory import Episode, Evaluation, Role
 from actorq.errors import ConflictError, ExhaustedError
 from actorq.telemetry.process_stats import measure_process
-from actorq.watchdog import Watchdog, Watched
+from actorq.watchdog import Guard, Watchdog, Watched
 from actorq.wire import EvaluateRequest
 
 _log = logging.getLogger(__name__)
+_watchdog = partial(Watchdog, "an environment", "actor.environment_timeout_s")
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,13 @@ class Host:
     environment_timeout_s: longest call to the environments before the watchdog ends the process.
     arithmetic: returns what this processor computes exactly.
     load, uploader: make sessions of policies and upload items. Benchmarks replace them to measure an actor.
+    factory: makes an environment that only this process can make.
+    most_environments: most environments of an evaluation.
+    watchdog: checks for calls to the environments that hang, with their limit in seconds. An actor that is the whole
+        process ends the process.
+    cpu_clock: called on the thread of a role; returns the clock of the CPU seconds that the role uses.
+    measure: the resources of a role with this name, role and node.
+    after_evaluation: called when no step follows before the next reset of the evaluation's environments.
     """
 
     name: str
@@ -50,6 +62,12 @@ class Host:
     arithmetic: Callable[[], Arithmetic] = arithmetic
     load: LoadPolicy = load_policy
     uploader: type[Uploader] = Uploader
+    factory: Callable[..., Any] | None = None
+    most_environments: int = MOST_ENVIRONMENTS
+    watchdog: Callable[[float], Guard] = _watchdog
+    cpu_clock: Callable[[], Callable[[], float]] = lambda: time.process_time
+    measure: Callable[[str, str, str], ProcessStats] = measure_process
+    after_evaluation: Callable[[], None] = lambda: None
 
 
 class ActorRole:
@@ -72,7 +90,7 @@ class ActorRole:
         self._spec: EnvironmentSpec | None = None
         # Number of environments that the run's actors step as one batch. `auto` measures with this batch.
         self._batch = 0
-        self._watchdog = Watchdog("an environment", host.environment_timeout_s, "actor.environment_timeout_s")
+        self._watchdog = host.watchdog(host.environment_timeout_s)
         self._own_call, self._requested_call = self._watchdog.watch(), self._watchdog.watch()
         self._evaluating = threading.Lock()
         self._leaving = threading.Event()
@@ -133,6 +151,7 @@ class ActorRole:
                 with Video(self._record, runner.environments.steps_per_second) as video:
                     return runner.run(policy, wanted.seed, 0, stop, on_episode, video.add)
         finally:
+            self._host.after_evaluation()
             self._evaluating.release()
             if self._leaving.is_set():
                 self._close_watchdog()
@@ -153,15 +172,21 @@ class ActorRole:
         self, spec: EnvironmentSpec, episodes: int, watched: Watched, rows: int = MOST_ENVIRONMENTS
     ) -> EvaluationEpisodes:
         """Episodes in a batch of environments, with their own rewards. rows: most observations per call of a policy."""
-        recorded = self._record is not None
-        rows = 1 if recorded else min(rows, episodes, MOST_ENVIRONMENTS)
-        count = 1 if recorded else batch_size(episodes, rows)
+        recorded, most = self._record is not None, self._host.most_environments
+        rows = 1 if recorded else min(rows, episodes, most)
+        count = 1 if recorded else batch_size(episodes, rows, most)
         made_with = spec.environment_arguments.for_evaluations()
         with watched:
-            environments = make_environments(
-                spec.environment_id, count, self._host.backend, made_with, rendered=recorded
-            )
+            environments = self._make(spec.environment_id, count, made_with, rendered=recorded)
         return EvaluationEpisodes(environments, episodes, self.counts, watched, self._sampling, rows)
+
+    def _make(
+        self, environment_id: str, count: int, arguments: EnvironmentArguments, *, rendered: bool = False
+    ) -> Environments:
+        host = self._host
+        return make_environments(
+            environment_id, count, host.backend, arguments, rendered=rendered, factory=host.factory
+        )
 
     def _policy(self, spec: EnvironmentSpec, scheme: str, version: int) -> Policy:
         """A policy of the quantizer. For "auto", the policy of the fastest scheme on this processor."""
@@ -187,5 +212,5 @@ class ActorRole:
             steps_per_second=0.0,
             queued_segments=0,
             activation_seconds=(),
-            process=measure_process(self.name, self.role, self._host.node),
+            process=self._host.measure(self.name, self.role, self._host.node),
         )

@@ -27,12 +27,12 @@ MOST_ENVIRONMENTS = 32
 MOST_FAILED = 100
 
 
-def batch_size(episodes: int, rows: int) -> int:
-    """Number of environments for an evaluation: a multiple of `rows`, at most `MOST_ENVIRONMENTS`.
+def batch_size(episodes: int, rows: int, most: int = MOST_ENVIRONMENTS) -> int:
+    """Number of environments for an evaluation: a multiple of `rows`, at most `most`.
 
     It is rounded up, because a second episode in each environment takes twice as long.
     """
-    return min(-(-episodes // rows), MOST_ENVIRONMENTS // rows) * rows
+    return min(-(-episodes // rows), most // rows) * rows
 
 
 @dataclass(eq=False)

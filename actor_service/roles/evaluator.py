@@ -65,7 +65,8 @@ class Evaluator(Participant):
     def _prepare(self, spec: EnvironmentSpec, membership: Membership) -> None:
         run = membership.run
         self._sampling = run.evaluation_sampling
-        self._schedule = EvaluationSchedule.of(run, spec, CpuBudget(run.evaluation_share).has_some)
+        budget = CpuBudget(run.evaluation_share, cpu_clock=self._host.cpu_clock())
+        self._schedule = EvaluationSchedule.of(run, spec, budget.has_some)
 
     def _work(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
         run = membership.run
@@ -93,6 +94,8 @@ class Evaluator(Participant):
                 evaluation = episodes.run(policy, seed, sequence + 1, self._stop, lambda _: hold.renew())
             except UnavailableError:
                 break
+            finally:
+                self._host.after_evaluation()
             sequence += 1
             self._schedule.ended(evaluation.score(run.target_success is not None))
             uploader.put(evaluation, self._stop)

@@ -10,7 +10,7 @@ import numpy as np
 from actor_service.acting.behaviors import behavior_policy
 from actor_service.acting.collector import SegmentCollector, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
-from actor_service.environments import Environments, make_environments
+from actor_service.environments import Environments
 from actor_service.goals.hindsight import Hindsight
 from actor_service.roles.actor_role import Host
 from actor_service.roles.participant import Participant
@@ -58,7 +58,7 @@ class Explorer(Participant):
         explore = behavior_policy(spec, membership.exploration, count, rng, run.columns)
         columns = explore.columns
         with self._own_call:
-            environments = make_environments(run.environment_id, count, self._host.backend, run.environment_arguments)
+            environments = self._make(run.environment_id, count, run.environment_arguments)
         hindsight = self._hindsight(environments, run.columns, goal_seed)
         further = (*columns, *(hindsight.names.names if hindsight else ()))
         length = fitting_segment_length(spec, count, run.segment_length, run.max_segment_bytes, further)

@@ -164,7 +164,9 @@ class Participant(ActorRole):
         _log.info("joined run %s as %s %d on %s", run.run_id, self.role, membership.actor_index, run.environment_id)
         check_modules(run.environment_id, run.environment_arguments, self._allowed_modules)
         with self._own_call:
-            self._spec = describe_environment(run.environment_id, self._host.backend, run.environment_arguments)
+            self._spec = describe_environment(
+                run.environment_id, self._host.backend, run.environment_arguments, factory=self._host.factory
+            )
         # An evaluator uses the actors' batch size for `auto`, so that it evaluates the scheme that they act with.
         self._batch = run.environments_per_actor
         self._prepare(self._spec, membership)

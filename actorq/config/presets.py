@@ -227,7 +227,8 @@ def preset(algorithm: str, environment: str, name: str = STANDARD) -> dict[str, 
 
 def with_preset(tree: Mapping[str, Any]) -> dict[str, Any]:
     """The given settings over those of their preset."""
-    environment = tree.get("environment", "CartPole-v1")
+    like = tree.get("like")
+    environment = tree.get("environment", "CartPole-v1") if like is None else like
     if not isinstance(environment, str):
         return dict(tree)
     given = tree.get("algorithm")

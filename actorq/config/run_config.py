@@ -56,6 +56,9 @@ class RunConfig(Settings):
     preset: Annotated[Literal["standard", "data-rich"], ESSENTIAL] = Field(
         "standard", description="needs few steps, or little time"
     )
+    like: Annotated[str | None, Field(max_length=128), DefaultText("the environment itself")] = Field(
+        None, description="id of a known environment whose preset fits this one, such as CartPole-v1"
+    )
     network: str | None = Field(
         None, description="MODULE:FUNCTION that makes the hidden layers of policy and critics; none: the built-in ones"
     )
@@ -113,6 +116,11 @@ class RunConfig(Settings):
     energy: sections.EnergyConfig = sections.EnergyConfig()
     telemetry: sections.TelemetryConfig = sections.TelemetryConfig()
     transport: sections.TransportConfig = sections.TransportConfig()
+
+    @property
+    def preset_environment(self) -> str:
+        """The id that chooses the preset."""
+        return self.environment if self.like is None else self.like
 
     @model_validator(mode="before")
     @classmethod

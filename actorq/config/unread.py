@@ -50,7 +50,7 @@ def given_in_vain(given: Mapping[str, Any], config: RunConfig, spec: Environment
             differs = has(given, name.split(".")) and attrgetter(name)(config) != attrgetter(name)(default)
             if differs and not found.keys() & {name, name.partition(".")[0]}:
                 found[name] = reason
-    standard, chosen = (preset(config.algorithm, config.environment, name) for name in (STANDARD, config.preset))
+    standard, chosen = (preset(config.algorithm, config.preset_environment, name) for name in (STANDARD, config.preset))
     if config.preset != STANDARD and chosen == standard:
         found[f"preset {config.preset}"] = by_algorithm
     return {f"{name}.*" if name in ALGORITHMS else name: reason for name, reason in found.items()}

@@ -36,7 +36,9 @@ from actorq_apps.local.algorithm import Describe, Warn, about_wrappers, check_le
 from actorq_apps.local.environment import environment_of
 from actorq_apps.local.forkserver import ForkServers
 from actorq_apps.local.launcher import run_locally
+from actorq_apps.local.observer import Observer
 from actorq_apps.local.services import is_importable
+from actorq_apps.local.wholerun import Newscast, read_spec
 from actorq_apps.meter.node_meter import RunStart
 
 _DESCRIPTION = """Train on this machine to the target return or the end of the budget. Ctrl-C saves the run and ends
@@ -63,6 +65,12 @@ class TrainSettings(Settings):
     resume: Annotated[bool, ESSENTIAL] = Field(False, description="continue the run in --run-directory")
     lifeline: bool = Field(
         False, description="end like after SIGTERM when standard input closes: the parent holds its other end"
+    )
+    news: bool = Field(False, description="send the parent news of the run on standard input, a socket")
+    parent_acts: bool = Field(
+        False,
+        description="start no actor and no evaluator: the parent acts, and writes the spec of its environment on "
+        "standard input",
     )
 
 
@@ -99,8 +107,12 @@ def _train(
         _log_to(run.log("launcher"))
         with display_of(RunView(str(run.root), config.environment, config.algorithm)) as display:
             environments = config.actors * config.environments_per_actor
-            observer = display if spec.max_episode_steps else EpisodeHint(display, environments)
-            outcome = run_locally(run, config, observer, train.resume, lock, train.actor_module, servers, begun)
+            shown: Observer = Newscast(display, run.root.absolute()) if train.news else display
+            observer = shown if spec.max_episode_steps else EpisodeHint(shown, environments)
+            outcome = run_locally(
+                *(run, config, observer, train.resume, lock, train.actor_module, servers, begun),
+                acts=not train.parent_acts,
+            )
         if is_new and outcome.exit_code == EXIT_USER_ERROR and not outcome.began:
             # The corrected command may use the folder again.
             run.discard(keep_logs=outcome.error is not None and str(run.logs) in outcome.error)
@@ -134,11 +146,16 @@ def _resolve(
         _check_over(run, config)
     elif run:
         run.check_unused()
-    config, spec = _checked(sources, config, train, partial(environment_of, servers=servers), _warn, servers)
+    describe = _of_parent if train.parent_acts else partial(environment_of, servers=servers)
+    config, spec = _checked(sources, config, train, describe, _warn, servers)
     if train.certificates:
         config = config.with_certificates(train.certificates)
     train = train.model_copy(update={"resume": train.resume or lost})
     return train, config, spec, run or new_run_directory(config.environment, datetime.now())
+
+
+def _of_parent(config: RunConfig) -> EnvironmentSpec:
+    return read_spec()
 
 
 def _warn(text: str) -> None:

@@ -43,7 +43,13 @@ def _make(folder: ComparisonFolder, scheduled: ScheduledRun, config: RunConfig, 
     log.unlink(missing_ok=True)
     ended: queue.SimpleQueue[int] = queue.SimpleQueue()
     child = start_run(
-        *(scheduled.name, folder.run(scheduled), folder.config(scheduled), log, lambda exited: ended.put(exited.code)),
+        *(
+            scheduled.name,
+            folder.run(scheduled).root,
+            folder.config(scheduled),
+            log,
+            lambda exited: ended.put(exited.code),
+        ),
         actor_module=scheduled.variant.actor_module,
         servers=servers,
     )

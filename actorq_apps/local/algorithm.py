@@ -44,7 +44,7 @@ def fit_algorithm(
     if config.network is None:
         check_images(spec)
     kinds = spec.action_kinds
-    if "discrete" not in kinds and family_of(config.environment) is OTHERS and may_choose:
+    if "discrete" not in kinds and family_of(config.preset_environment) is OTHERS and may_choose:
         config = sources.resolve(RunConfig, {"algorithm": CONTINUOUS_ALGORITHM})
     elif len(kinds) > 1 and may_choose:
         config = sources.resolve(RunConfig, {"algorithm": taking(*kinds)[0]})

@@ -10,13 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from actorq.errors import ActorQError, UserError
-from actorq.lifeline import READY
 from actorq.process import EXIT_USER_ERROR
-from actorq_apps.local.events import ChildExited, ChildReady
+from actorq_apps.local.events import ChildExited
 from actorq_apps.local.forkserver import ForkServers, start_process
 
 _ERROR_PREFIX = "error: "
 _TAIL_BYTES = 16 * 1024
+_MOST_LINE_BYTES = 64 * 1024
 
 
 class Child:
@@ -24,7 +24,7 @@ class Child:
 
     The child's standard input is a socket, its lifeline. Only this object holds the other end, which closes on exec.
     So the child reads the end of the file when the launcher ends, also after SIGKILL. A service writes a line to its
-    lifeline once it serves. Output is appended to `log`. Other threads call `on_exit` and `on_ready`.
+    lifeline once it serves. Output is appended to `log`. Other threads call `on_exit` and `on_line`.
 
     inherited, servers: see `start_process`.
     """
@@ -37,7 +37,7 @@ class Child:
         on_exit: Callable[[ChildExited], None],
         inherited: tuple[int, ...] = (),
         servers: ForkServers | None = None,
-        on_ready: Callable[[ChildReady], None] | None = None,
+        on_line: Callable[["Child", str], None] | None = None,
     ) -> None:
         self.name, self.log, self._on_exit = name, log, on_exit
         self._lifeline, lifeline = socket.socketpair()
@@ -52,8 +52,8 @@ class Child:
         self.pid = self._process.pid
         self._waiter = threading.Thread(target=self._wait, name=f"wait-{name}", daemon=True)
         self._waiter.start()
-        if on_ready is not None:
-            threading.Thread(target=self._listen, args=(on_ready,), name=f"ready-{name}", daemon=True).start()
+        if on_line is not None:
+            threading.Thread(target=self._listen, args=(on_line,), name=f"lines-{name}", daemon=True).start()
 
     def terminate(self) -> None:
         """Ask the process to drain."""
@@ -96,10 +96,21 @@ class Child:
         lines = "".join(f"\n  {line}" for line in self.last_lines(5))
         return ActorQError(f"{self.name} ended ({describe_exit(code)}) {moment}; its last lines:{lines}")
 
-    def _listen(self, on_ready: Callable[[ChildReady], None]) -> None:
+    def write(self, line: bytes) -> None:
+        """Send the process a line on its lifeline. A process that has ended does not get it."""
         with suppress(OSError):
-            if self._lifeline.recv(len(READY)):
-                on_ready(ChildReady(self.name, self.pid))
+            self._lifeline.sendall(line + b"\n")
+
+    def forget(self) -> None:
+        """In a fork of this process: hold the lifeline no longer, without closing its descriptor."""
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, self._lifeline.fileno())
+        os.close(nothing)
+
+    def _listen(self, on_line: Callable[["Child", str], None]) -> None:
+        with suppress(OSError), self._lifeline.makefile("rb") as lines:
+            while line := lines.readline(_MOST_LINE_BYTES):
+                on_line(self, line.decode("utf-8", "replace").rstrip("\n"))
 
     def _wait(self) -> None:
         code = self._process.wait()

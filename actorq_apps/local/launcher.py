@@ -32,12 +32,14 @@ def run_locally(
     actor_module: str = "",
     servers: ForkServers | None = None,
     begun: RunStart | None = None,
+    acts: bool = True,
 ) -> Outcome:
     """Run all services on this machine until the run is over or a signal ends it. Main thread only.
 
     run: with its configuration written. lock: the descriptor of the run's lock, which the services inherit.
     actor_module: module to run as actors instead of the actor service; empty for the actor service.
     begun: start of the run for its energy account; None for the meter's start.
+    acts: whether to start the actors and the evaluator. Otherwise the program that started this one acts.
     """
     certificates = config.transport.certificates_of("monitor")
     for attempt in range(1, _PORT_ATTEMPTS + 1):
@@ -48,7 +50,7 @@ def run_locally(
             closing(AddressBook(run, Addresses(learner, quantizer), observer)) as addresses,
         ):
             supervisor = Supervisor(
-                services_of_run(run, config, learner, quantizer, resume, actor_module, begun),
+                services_of_run(run, config, learner, quantizer, resume, actor_module, begun, acts),
                 *(run, events, addresses, config.transport.drain_s),
                 policy=policy_where_calls_hang(config.actor.environment_timeout_s),
                 inherited=(lock,),

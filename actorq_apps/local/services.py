@@ -63,10 +63,11 @@ def services_of_run(
     resume: bool,
     actor_module: str = "",
     begun: RunStart | None = None,
+    acts: bool = True,
 ) -> tuple[Service, ...]:
     """All processes of a run in the order of their start: the slowest to start comes first.
 
-    actor_module, begun: see `run_locally`. The module never replaces the evaluator.
+    actor_module, begun, acts: see `run_locally`. The module never replaces the evaluator.
     """
 
     def service(name: str, kind: Kind, *arguments: str) -> Service:
@@ -85,9 +86,11 @@ def services_of_run(
         replace(first, command=resumed if resume else first.command, restart_command=resumed),
         service("quantizer", Kind.QUANTIZER, *(*given, "--store", str(run.policies), *life("quantizer", quantizer))),
     ]
-    for name in (f"actor-{index}" for index in range(config.actors)):
+    for name in (f"actor-{index}" for index in range(config.actors if acts else 0)):
         services.append(service(name, Kind.ACTOR, *(*given, *peers, "--role", "actor", *life(name))))
-    services.append(service("evaluator", Kind.EVALUATOR, *(*given, *peers, "--role", "evaluator", *life("evaluator"))))
+    if acts:
+        role = ("--role", "evaluator", *life("evaluator"))
+        services.append(service("evaluator", Kind.EVALUATOR, *(*given, *peers, *role)))
     if config.energy.enabled:
         meter = service("meter", Kind.METER, "--learner", learner, *given)
         # A restarted meter knows nothing of the time before. So only the first meter counts from the run's start.

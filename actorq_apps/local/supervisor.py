@@ -268,13 +268,16 @@ class Supervisor:
         service, put = self._services[name], self._events.put
         command = service.restart_command if self._histories[name].total else service.command
         self._run.announcement(name).unlink(missing_ok=True)
-        child = Child(name, command, self._run.log(name), put, self._inherited, self._servers, put)
+        child = Child(name, command, self._run.log(name), put, self._inherited, self._servers, self._heard)
         self._children[name] = child
         if service.kind is Kind.METER:
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, child.pid, _METER_NICENESS)
         # The meter never reports that it serves.
         self._show(name, ProcessState.RUNNING if service.kind is Kind.METER else ProcessState.STARTING)
+
+    def _heard(self, child: Child, line: str) -> None:
+        self._events.put(ChildReady(child.name, child.pid))
 
     def _show(self, name: str, state: ProcessState) -> None:
         pid = self._children[name].pid if name in self._children else None

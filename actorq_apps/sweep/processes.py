@@ -73,7 +73,7 @@ class Processes:
         config_file = self.root / "configs" / f"{_name(trial)}.yaml"
         replace_file(config_file, settings.to_yaml(config))
         log = self.root / "logs" / f"{_name(trial)}.log"
-        of_run = _name(trial), run, config_file, log, self._record_exit
+        of_run = _name(trial), run.root, config_file, log, self._record_exit
         child = start_run(*of_run, resume=resume, inherited=(self.lock,), servers=self.servers)
         self._children[trial.number] = child
 

@@ -15,7 +15,7 @@ DEADLINE_S = 60.0
 
 
 def watchdog(ended: list[int], clock: list[float]) -> Watchdog:
-    return Watchdog("an environment", 10.0, "actor.environment_timeout_s", ended.append, lambda: clock[0])
+    return Watchdog("an environment", "actor.environment_timeout_s", 10.0, ended.append, lambda: clock[0])
 
 
 def test_a_call_that_takes_too_long_ends_the_process(caplog: pytest.LogCaptureFixture) -> None:
@@ -71,7 +71,7 @@ def test_a_call_that_raises_is_over() -> None:
 
 
 def test_it_ends_when_it_is_closed() -> None:
-    dog = Watchdog("an environment", 1000.0, "actor.environment_timeout_s")
+    dog = Watchdog("an environment", "actor.environment_timeout_s", 1000.0)
     dog.start()
     dog.close()
     assert "watchdog" not in {thread.name for thread in threading.enumerate()}
@@ -80,7 +80,7 @@ def test_it_ends_when_it_is_closed() -> None:
 HANGS = """
 import threading
 from actorq.watchdog import Watchdog
-dog = Watchdog("an environment", {limit}, "actor.environment_timeout_s")
+dog = Watchdog("an environment", "actor.environment_timeout_s", {limit})
 dog.start()
 with dog.watch():
     {hang}

@@ -31,6 +31,11 @@ def display_of(view: RunView) -> Display:
     return _LiveDisplay(view, console) if is_live(console) else PlainDisplay(view, console.file)
 
 
+def is_terminal() -> bool:
+    """Whether standard output is a terminal that shows a panel."""
+    return is_live(Console())
+
+
 def wide_output() -> Console:
     """Standard output. Elsewhere than on a terminal, lines are as long as they need to be."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else _LONGEST_LINE)

@@ -32,7 +32,15 @@ def servers() -> Iterator[ForkServers]:
 
 def _quantizer(folder: Path, servers: ForkServers, events: "queue.SimpleQueue[ChildExited | ChildReady]") -> Child:
     command = (*QUANTIZER, "--store", str(folder / "store"))
-    return Child("quantizer", command, folder / "log", events.put, (), servers, events.put)
+    return Child(
+        "quantizer",
+        command,
+        folder / "log",
+        events.put,
+        (),
+        servers,
+        lambda child, line: events.put(ChildReady(child.name, child.pid)),
+    )
 
 
 def test_a_forked_service_is_a_child_of_the_launcher_in_a_session_of_its_own(
@@ -59,7 +67,7 @@ def test_imports_of_the_server_are_not_told_in_the_logs_of_services(tmp_path: Pa
     events: queue.SimpleQueue[ChildExited | ChildReady] = queue.SimpleQueue()
     for module in _FORKED:
         log = tmp_path / module
-        child = Child(module, (sys.executable, "-m", module, "--help"), log, events.put, (), servers, events.put)
+        child = Child(module, (sys.executable, "-m", module, "--help"), log, events.put, (), servers)
         assert events.get(timeout=TIMEOUT_S) == ChildExited(module, child.pid, 0), log.read_text()
         assert log.read_text().startswith("usage: "), log.read_text()
 

@@ -124,7 +124,7 @@ def test_work_that_hangs_ends_the_process() -> None:
     async def scenario() -> None:
         ended: list[int] = []
         clock = [0.0]
-        dog = Watchdog("the thread that quantizes", 20.0, "quantizer.work_limit_s", ended.append, lambda: clock[0])
+        dog = Watchdog("the thread that quantizes", "quantizer.work_limit_s", 20.0, ended.append, lambda: clock[0])
         worker = Worker(10.0, dog.watch())
         release, begun = threading.Event(), threading.Event()
 

@@ -1,0 +1,106 @@
+"""What a run tells the program that started it, and its result."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Condition
+from typing import Any
+
+from actorq.domain.status import RunState, RunStatus
+from actorq.domain.trajectory import Evaluation
+
+# A reader that is slower than the run loses the oldest events.
+_MOST_EVENTS = 1000
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a run.
+
+    state: SOLVED, BUDGET_ENDED or STOPPED for a run that is over; INTERRUPTED for one that can be resumed.
+    mean_return, success_rate: of the last evaluation; None without one.
+    seconds: wall clock from the start of the learner. environment_steps: of all actors.
+    summary: everything in `summary.json`.
+    """
+
+    state: RunState
+    directory: Path
+    mean_return: float | None
+    success_rate: float | None
+    seconds: float
+    environment_steps: int
+    summary: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def solved(self) -> bool:
+        """Whether the run reached its target."""
+        return self.state is RunState.SOLVED
+
+    @classmethod
+    def of(cls, directory: Path, summary: Mapping[str, Any], state: RunState) -> "Result":
+        """The result in a run's summary. state: of a run that wrote no summary."""
+        evaluation = summary.get("evaluation") or {}
+        return cls(
+            RunState(summary.get("state", state.value)),
+            directory,
+            evaluation.get("mean_return"),
+            evaluation.get("success_rate"),
+            float(summary.get("wall_clock_s", 0.0)),
+            int(summary.get("environment_steps", 0)),
+            summary,
+        )
+
+
+@dataclass(frozen=True)
+class StatusEvent:
+    """The learner has sent a status, twice a second."""
+
+    status: RunStatus
+
+
+@dataclass(frozen=True)
+class EvaluationEvent:
+    """An evaluation of a policy version has ended. status: the status that reported it."""
+
+    evaluation: Evaluation
+    status: RunStatus
+
+
+@dataclass(frozen=True)
+class NoticeEvent:
+    """A line that the user should see, such as the restart of a process."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class EndEvent:
+    """The run has ended, and no process of it is left. It is the last event."""
+
+    result: Result
+
+
+Event = StatusEvent | EvaluationEvent | NoticeEvent | EndEvent
+
+
+class EventBuffer:
+    """The events that a reader has not read yet: at most 1,000, and of statuses in a row only the newest."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque(maxlen=_MOST_EVENTS)
+        self._changed = Condition()
+
+    def put(self, event: Event) -> None:
+        """Add an event. Never blocks."""
+        with self._changed:
+            if isinstance(event, StatusEvent) and self._events and isinstance(self._events[-1], StatusEvent):
+                self._events.pop()
+            self._events.append(event)
+            self._changed.notify()
+
+    def get(self) -> Event:
+        """Wait for the next event."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._events)
+            return self._events.popleft()

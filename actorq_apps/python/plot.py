@@ -1,0 +1,58 @@
+"""The curve of a run's evaluations, as a picture."""
+
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from actorq.errors import UserError
+from actorq.rundirectory import RunDirectory
+from actorq.statefiles.lines import read_lines
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture of a run. A notebook shows it; `figure` is Matplotlib's, for changes."""
+
+    figure: "Figure"
+
+    def save(self, path: str | Path) -> Path:
+        """Write the picture. The ending of the name chooses the format, such as .png or .svg."""
+        self.figure.savefig(path, dpi=150)
+        return Path(path)
+
+    def _repr_png_(self) -> bytes:
+        written = BytesIO()
+        self.figure.savefig(written, format="png", dpi=110)
+        return written.getvalue()
+
+
+def plot_run(run: RunDirectory, target: float | None) -> Plot:
+    """Mean return of each evaluation over the environment steps, with its lowest and highest return.
+
+    target: of the mean return. Raises UserError without Matplotlib, and before the first evaluation.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UserError("plot needs Matplotlib: pip install 'actorq[compare]'") from None
+    points = [values for _, values in read_lines(run.evaluations) if values] if run.evaluations.exists() else []
+    if not points:
+        raise UserError(f"{run.root}: no evaluation has ended yet")
+    steps = [point["environment_steps"] for point in points]
+    returns = [np.asarray(point["evaluation"]["returns"]) for point in points]
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    axes = figure.subplots()
+    axes.fill_between(steps, [r.min() for r in returns], [r.max() for r in returns], alpha=0.18, linewidth=0)
+    axes.plot(steps, [r.mean() for r in returns], marker="o", markersize=4)
+    if target is not None:
+        axes.axhline(target, color="gray", linewidth=0.8, linestyle=(0, (4, 3)), label=f"target {target:g}")
+        axes.legend(frameon=False)
+    axes.set(xlabel="environment steps", ylabel="evaluated return", title=points[-1]["evaluation"]["scheme"])
+    axes.spines[["top", "right"]].set_visible(False)
+    return Plot(figure)
