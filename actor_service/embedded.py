@@ -25,10 +25,13 @@ from actorq.domain.policy import Policy
 from actorq.domain.processes import ProcessStats
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Evaluation
+from actorq.errors import UserError
 from actorq.telemetry.process_stats import measure_process
 from actorq.watchdog import Watched
 
 _JOIN_S = 10.0
+# Attribute of an open environment that a run uses.
+_CLAIMED = "actorq_has_it"
 
 
 class OwnEnvironment:
@@ -49,6 +52,21 @@ class OwnEnvironment:
     def is_environment(given: object) -> bool:
         """Whether an object is an open environment."""
         return isinstance(given, gymnasium.Env)
+
+    def claim(self) -> None:
+        """Take an open environment for one run, until `free`. Raises UserError while another run has it."""
+        if self._shared is not None:
+            if getattr(self._shared.environment, _CLAIMED, False):
+                raise UserError(
+                    "environment: another run uses this object; give a function that makes a new one, or wait for "
+                    "the end of that run"
+                )
+            setattr(self._shared.environment, _CLAIMED, True)
+
+    def free(self) -> None:
+        """Let another run have an open environment."""
+        if self._shared is not None:
+            setattr(self._shared.environment, _CLAIMED, False)
 
     @property
     def is_single(self) -> bool:

@@ -9,14 +9,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from actorq.inference import load_policy
+    from actorq_apps.python.events import EndEvent, EvaluationEvent, NoticeEvent, Result, StatusEvent
+    from actorq_apps.python.run import Run
     from actorq_apps.python.train import train
 
-__all__ = ["load_policy", "train"]
+__all__ = [
+    "EndEvent",
+    "EvaluationEvent",
+    "NoticeEvent",
+    "Result",
+    "Run",
+    "StatusEvent",
+    "load_policy",
+    "train",
+]
 
 __version__ = "0.1.0"
 
-# What users import from here. `train` belongs to the floor above, which this package does not know otherwise.
-_DOORS = {"load_policy": "actorq.inference", "train": "actorq_apps.python.train"}
+# What users import from here. Most of it belongs to the floor above, which this package does not know otherwise.
+_EVENTS = ("EndEvent", "EvaluationEvent", "NoticeEvent", "Result", "StatusEvent")
+_DOORS = {
+    "load_policy": "actorq.inference",
+    "train": "actorq_apps.python.train",
+    "Run": "actorq_apps.python.run",
+    **dict.fromkeys(_EVENTS, "actorq_apps.python.events"),
+}
 
 ENVIRONMENT_PREFIX = "ACTORQ_"
 """Prefix of environment variables that hold settings."""

@@ -19,11 +19,13 @@ class Fault(NamedTuple):
     """A failed step of one environment, which has begun a new episode since.
 
     restarted: True if it raised an error and was recreated; False if a number was `OUT_OF_RANGE`: it was reset.
+    error: what it raised, if that is known.
     """
 
     environment: int
     reason: str
     restarted: bool
+    error: BaseException | None = None
 
 
 class Step(NamedTuple):

@@ -104,7 +104,7 @@ class LoopedEnvironments(Environments):
                     columns.terminated[index], columns.truncated[index] = terminated, truncated
             except FAILURES as error:
                 observations[index], rewards[index] = self._restart(index, error), 0.0
-                faults.append(Fault(index, failure_text(error), restarted=True))
+                faults.append(Fault(index, failure_text(error), restarted=True, error=error))
         try:
             columns.rewards[:] = rewards
             np.concatenate(observations, out=columns.flat, casting="same_kind")
@@ -168,7 +168,7 @@ class LoopedEnvironments(Environments):
                 float(rewards[index])
             except Exception as error:
                 observations[index], rewards[index] = self._restart(index, error), 0.0
-                faults.append(Fault(index, failure_text(error), restarted=True))
+                faults.append(Fault(index, failure_text(error), restarted=True, error=error))
         return faults
 
     def _fitting(self, observation: Any) -> NDArray[Any]:

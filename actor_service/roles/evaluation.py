@@ -108,7 +108,7 @@ class EvaluationEpisodes:
                     raise ActorQError(
                         f"environment {self._spec.environment_id} failed in {failed} episodes in a row; the last time: "
                         f"{fault.reason}"
-                    )
+                    ) from fault.error
             for episode in step.episodes:
                 if shares[episode.environment]:
                     shares[episode.environment] -= 1

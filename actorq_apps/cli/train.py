@@ -38,7 +38,7 @@ from actorq_apps.local.forkserver import ForkServers
 from actorq_apps.local.launcher import run_locally
 from actorq_apps.local.observer import Observer
 from actorq_apps.local.services import is_importable
-from actorq_apps.local.wholerun import Newscast, read_spec
+from actorq_apps.local.wholerun import Newscast, read_spec, send_event
 from actorq_apps.meter.node_meter import RunStart
 
 _DESCRIPTION = """Train on this machine to the target return or the end of the budget. Ctrl-C saves the run and ends
@@ -147,7 +147,7 @@ def _resolve(
     elif run:
         run.check_unused()
     describe = _of_parent if train.parent_acts else partial(environment_of, servers=servers)
-    config, spec = _checked(sources, config, train, describe, _warn, servers)
+    config, spec = _checked(sources, config, train, describe, send_event if train.news else _warn, servers)
     if train.certificates:
         config = config.with_certificates(train.certificates)
     train = train.model_copy(update={"resume": train.resume or lost})

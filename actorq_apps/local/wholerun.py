@@ -81,7 +81,7 @@ class Newscast:
     def event(self, text: str) -> None:
         """Forward and send."""
         self._observer.event(text)
-        _send({"event": text})
+        send_event(text)
 
 
 def read_news(
@@ -100,6 +100,11 @@ def read_news(
                 on_process(ProcessView(**{**found, "kind": kind, "state": state}))
             case {"event": str(text)}:
                 on_event(text)
+
+
+def send_event(text: str) -> None:
+    """Send an event."""
+    _send({"event": text})
 
 
 def spec_line(spec: EnvironmentSpec) -> bytes:

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
@@ -101,16 +102,13 @@ class Run:
         """Each event from now on, the last of which is an `EndEvent`. Raises the run's error at the end, as `wait`."""
         reader = EventBuffer()
         with self._lock:
-            if self._result is not None or self._ended.is_set():
-                reader.put(EndEvent(self.wait()))
+            if self._result is not None:
+                reader.put(EndEvent(self._result))
             self._readers.append(reader)
-        while True:
-            event = reader.get()
-            if isinstance(event, EndEvent):
-                self.wait()
+        while not isinstance(event := reader.get(), EndEvent):
             yield event
-            if isinstance(event, EndEvent):
-                return
+        self._outcome()
+        yield event
 
     @property
     def running(self) -> bool:
@@ -129,13 +127,11 @@ class Run:
         Raises the error that ended the run: UserError for wrong settings, the exception of a callback, the exception
         of an environment of this process, and ActorQError for everything else.
         """
-        with self._display or nullcontext():
-            if not self._ended.wait(timeout):
-                raise TimeoutError(f"the run in {self.directory} has not ended after {timeout:g} s; it goes on")
-        if self._error is not None:
-            raise self._error
-        assert self._result is not None
-        return self._result
+        if self.running:
+            with self._display or nullcontext():
+                if not self._ended.wait(timeout):
+                    raise TimeoutError(f"the run in {self.directory} has not ended after {timeout:g} s; it goes on")
+        return self._outcome()
 
     def stop(self) -> None:
         """Save the run, end it, and wait for the end. `actorq.train(..., directory=..., resume=True)` continues it.
@@ -206,6 +202,13 @@ class Run:
     @property
     def _drain_s(self) -> float:
         return self._config.transport.drain_s + DRAIN_MARGIN_S
+
+    def _outcome(self) -> Result:
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
 
     def _learner(self) -> LearnerClient:
         if self._addresses is None or self._ended.is_set():
@@ -303,11 +306,15 @@ class Run:
         self._disconnect()
         if self._error is None and (code not in _WITH_RESULT or code == EXIT_USER_ERROR):
             self._error = self._child.failure(code, "before the run was over")
-        summary = self._run.read_summary()
-        self._result = Result.of(self.directory, summary, RunState.INTERRUPTED)
-        self._emit(EndEvent(self._result))
-        if self._display is not None:
-            self._display.__exit__(None, None, None)
+        result = Result.of(self.directory, self._run.read_summary(), RunState.INTERRUPTED)
+        if self._status is not None and self._status.state is not result.state:
+            # The learner may have ended before its last status arrived.
+            self._learned(replace(self._status, state=result.state))
+        with self._lock:
+            self._result = result
+        self._emit(EndEvent(result))
+        if self._own is not None:
+            self._own.free()
         atexit.unregister(self._leave)
         self._files.cleanup()
         self._ended.set()

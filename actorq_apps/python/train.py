@@ -74,6 +74,8 @@ def train(
         raise UserError("resume needs directory, the folder of the run to continue")
     files = TemporaryDirectory(prefix="actorq-run-")
     items: queue.SimpleQueue[Item] = queue.SimpleQueue()
+    if own is not None:
+        own.claim()
     child = _start(Path(files.name), tree, directory, resume, own is not None, items)
     try:
         if own is not None:
@@ -82,6 +84,8 @@ def train(
     except BaseException:
         child.end(_PATIENCE_S)
         files.cleanup()
+        if own is not None:
+            own.free()
         raise
     view = RunView(str(run_directory.root), config.environment, config.algorithm)
     run = Run(child, run_directory, items, _display(view, progress), callbacks, own, files)

@@ -1,0 +1,57 @@
+"""Settings of `actorq.train` are those of the command, by section; mistakes are one line, before anything starts."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import actorq
+from actorq.errors import UserError
+from actorq_apps.python.train import _tree
+
+
+@pytest.mark.parametrize(
+    ("given", "tree"),
+    [
+        ({"seed": np.int64(3)}, {"seed": 3}),
+        ({"dqn": {"batch_size": 64}}, {"dqn": {"batch_size": 64}}),
+        ({"dqn__batch_size": 64, "dqn__tau": 1.0}, {"dqn": {"batch_size": 64, "tau": 1.0}}),
+        ({"quantizer__gate__min_agreement": 0.9}, {"quantizer": {"gate": {"min_agreement": 0.9}}}),
+        ({"dqn": {"hidden_sizes": (64, 64)}, "dqn__tau": 1.0}, {"dqn": {"hidden_sizes": [64, 64], "tau": 1.0}}),
+        ({"telemetry": {"mlflow": Path("a/b")}}, {"telemetry": {"mlflow": "a/b"}}),
+    ],
+)
+def test_keywords_become_the_tree_of_a_settings_file(given: dict[str, Any], tree: dict[str, Any]) -> None:
+    assert _tree(given) == tree
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"sede": 3}, "sede.*seed"),
+        ({"dqn__batch_sizes": 3}, "batch_sizes.*batch_size"),
+        ({"seed": "one"}, "seed"),
+        ({"algorithm": "dqm"}, "algorithm"),
+        ({"resume": True}, "resume needs directory, the folder of the run to continue"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(given: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        actorq.train("CartPole-v1", directory=None if "resume" in given else tmp_path / "run", **given)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"actors": 4}, "actors: expected 1 for this run, got 4: its environment is a single object"),
+        ({"environments_per_actor": 8}, "environments_per_actor: expected 1 for this run, got 8"),
+        ({"environment_backend": "envpool"}, "environment_backend: expected python for this run, got envpool"),
+    ],
+)
+def test_what_one_object_cannot_do_is_refused_with_the_remedy(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"{message}.*a class or a function that makes one"):
+        actorq.train(gymnasium.make("CartPole-v1"), **given)
