@@ -19,6 +19,8 @@ from benchmarks.conditions import conditions
 from benchmarks.processor import absent, features, has
 
 ONE_SEED = "one seed gives no verdict"
+# A mean that is below its baseline's mean by more than this share of it is clearly lower.
+CLEARLY_LOWER = 0.05
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Target:
     refused: why the figure gives no verdict. The figure is shown, and the target counts as missed.
     needs: what the target needs of the processor, a name in benchmarks.processor. On a processor that lacks it the
         figure is shown, and the target is neither met nor missed.
+    baseline: the mean of the baseline, where the bound is this mean minus its spread over seeds. None elsewhere.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Target:
     at_most: bool = True
     refused: str = ""
     needs: str = ""
+    baseline: float | None = None
 
     @property
     def met(self) -> bool:
@@ -44,12 +48,43 @@ class Target:
             return False
         return self.measured <= self.bound if self.at_most else self.measured >= self.bound
 
+    @property
+    def met_by_spread(self) -> bool:
+        """Whether the target is met only because the baseline spreads.
+
+        The figure is then clearly lower than the baseline's mean, but not lower than the mean minus the spread.
+        """
+        if self.baseline is None or not self.met:
+            return False
+        return self.baseline - self.measured > CLEARLY_LOWER * abs(self.baseline)
+
     def __str__(self) -> str:
         relation = "at most" if self.at_most else "at least"
         lacks = "" if has(self.needs) else absent(self.needs)
         mark = "----" if lacks else "NONE" if self.refused else "ok  " if self.met else "MISS"
-        reason = f"; {lacks or self.refused}" if lacks or self.refused else ""
+        spread = f"met only because the baseline spreads: its mean is {self.baseline:.4g}" if self.met_by_spread else ""
+        reason = f"; {lacks or self.refused or spread}" if lacks or self.refused or spread else ""
         return f"{mark} {self.name}: {self.measured:.4g} ({relation} {self.bound:g}){reason}"
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """Plain words for targets. The documentation shows them where a target is missed. Benchmarks have them in MEANINGS.
+
+    pattern: regular expression for the whole name of a target. Its named groups may stand in `case`.
+    question: what the target asks.
+    means: what a miss means for a user.
+    unit: unit of the figure and the bound, with a space in front where one belongs there, such as " s" or "%".
+    scale: factor from the stored figure to this unit.
+    case: which case of the question the target is, for targets with the same question.
+    """
+
+    pattern: str
+    question: str
+    means: str
+    unit: str = ""
+    scale: float = 1.0
+    case: str = ""
 
 
 def without_verdict(targets: Sequence[Target], reason: str) -> list[Target]:

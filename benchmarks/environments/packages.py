@@ -24,7 +24,7 @@ import numpy as np
 
 from actorq.config.run_config import RunConfig
 from actorq.errors import UserError
-from benchmarks.harness import Target, run_benchmark
+from benchmarks.harness import Meaning, Target, run_benchmark
 from benchmarks.runs import ACTORQ
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,6 +109,16 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
             print(f"{targets({'packages': [row]})[0]}; random actions {np.mean(row['random_returns']):.4g}", flush=True)
     figures = {"packages": rows}
     return figures, targets(figures)
+
+
+MEANINGS = (
+    Meaning(
+        r"(?P<package>.+): return above random actions",
+        "Does a short run return more than random actions?",
+        "The defaults learn too little in two minutes in this environment.",
+        case="{package}",
+    ),
+)
 
 
 def targets(figures: Mapping[str, Any]) -> list[Target]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Target, run_benchmark
+from benchmarks.harness import Meaning, Target, run_benchmark
 from benchmarks.libraries.peer_runs.telling import told
 from benchmarks.libraries.peers_environments import python_of
 from benchmarks.libraries.peers_process import run_tree
@@ -112,6 +112,17 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
                     sys.stdout.flush()
     figures = {"episodes": EPISODES, "limit_s": LIMIT_S, "runs": rows}
     return figures, targets(figures)
+
+
+MEANINGS = (
+    Meaning(
+        r"(?P<task>.+): median seconds of (?P<library>.+) over those of ActorQ",
+        "How many times sooner does ActorQ reach the target than Stable-Baselines3?",
+        "Stable-Baselines3 is sooner on tasks of a few seconds. There the start of ActorQ's services decides.",
+        unit=" times",
+        case="{task}",
+    ),
+)
 
 
 def targets(figures: Mapping[str, Any]) -> list[Target]:

@@ -29,7 +29,7 @@ from actorq.client import LearnerClient, QuantizerClient
 from actorq.errors import ActorQError
 from actorq.v1 import quantizer_pb2
 from benchmarks.faults.chaos.fleet import Fleet, free_addresses, until
-from benchmarks.harness import Target, run_benchmark
+from benchmarks.harness import Meaning, Target, run_benchmark
 
 _SETTINGS = (
     *("--environment", "CartPole-v1", "--algorithm", "dqn", "--scheme", "int8"),
@@ -208,6 +208,25 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         print(snapshots, flush=True)
     figures = {"copy": copied, "snapshot": snapshots}
     return figures, targets(figures)
+
+
+MEANINGS = (
+    Meaning(
+        "switches of the publisher beside a copied folder",
+        "How often do a learner and its copy take turns in publishing policies?",
+        "A copied folder disturbs the run.",
+    ),
+    Meaning(
+        "the copy is refused in one line",
+        "How many learners in copied folders are refused?",
+        "A copied folder disturbs the run without an error.",
+    ),
+    Meaning(
+        "versions with two contents after a restored snapshot",
+        "How many policy versions have two contents after a snapshot is restored?",
+        "Actors may hold another policy than the one that the run names.",
+    ),
+)
 
 
 def targets(figures: dict[str, Any]) -> list[Target]:

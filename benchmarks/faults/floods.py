@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from benchmarks.harness import Target, run_benchmark
+from benchmarks.harness import Meaning, Target, run_benchmark
 from benchmarks.processes import serving
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -115,6 +115,18 @@ def measure(kind: str, connections: int, seconds: float) -> dict[str, Any]:
     }
     print(kind, found, flush=True)
     return found
+
+
+MEANINGS = (
+    Meaning(
+        r"bytes of memory, (?P<kind>.+) frames",
+        "How much memory does a quantizer use under a flood of frames?",
+        "A hostile client can use up the memory of the quantizer's machine.",
+        unit=" MB",
+        scale=1e-6,
+        case="{kind} frames",
+    ),
+)
 
 
 def targets(figures: dict[str, Any]) -> list[Target]:

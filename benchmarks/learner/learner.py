@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from actorq.config.run_config import RunConfig
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.trajectory import PolicySpan, Segment
-from benchmarks.harness import Target, run_benchmark
+from benchmarks.harness import Meaning, Target, run_benchmark
 from benchmarks.learner.learner_baselines import Rows, cleanrl, stable_baselines
 from benchmarks.learner.learner_timing import Clock, Turns, speedup, take_turns
 from benchmarks.processor import BFLOAT16
@@ -112,6 +112,24 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
                 targets.append(_target(algorithm, name, turns, clock))
             store.close()
     return figures, targets
+
+
+MEANINGS = (
+    Meaning(
+        r"(?P<algorithm>d4pg), (?P<size>batch \d+), .+: times as fast as actorq, by .+ time, in the better precision",
+        "How many times faster is an update in bf16 than in fp32?",
+        "`bf16` speeds up wide D4PG policies by less than planned.",
+        unit=" times",
+        case="{algorithm}, {size}",
+    ),
+    Meaning(
+        r"(?P<algorithm>\w+), (?P<size>batch \d+), .+: times as fast as (?P<library>[^,]+), by .+",
+        "How many times faster is an update than in another library?",
+        "The learner is faster, but by less than planned.",
+        unit=" times",
+        case="{algorithm}, {size}, over {library}",
+    ),
+)
 
 
 def _target(algorithm: str, name: str, turns: dict[str, Turns], clock: Clock) -> Target:

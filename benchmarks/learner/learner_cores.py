@@ -27,7 +27,7 @@ import torch
 
 from actorq.config.run_config import RunConfig
 from actorq.telemetry.machine import usable_cores
-from benchmarks.harness import Target, run_benchmark
+from benchmarks.harness import Meaning, Target, run_benchmark
 from benchmarks.learner.learner import BATCHES, HALF_CHEETAH, UPDATES, config_of, random_rows, store_of, updates
 from benchmarks.learner.learner_baselines import stable_baselines
 from benchmarks.processor import BFLOAT16, has
@@ -173,6 +173,17 @@ def _figures(seconds: Seconds) -> dict[str, Any]:
 
 def _faster(name: str, seconds: Seconds, other: str, bound: float) -> Target:
     return Target(f"{name}, by the wall clock", _ratio(seconds, _ALL, other), bound, at_most=False)
+
+
+MEANINGS = (
+    Meaning(
+        r"(?P<algorithm>\w+): times as fast as Stable-Baselines3, \d+ threads?, which is their better number.*",
+        "How many times faster is an update on all cores than in Stable-Baselines3?",
+        "The learner is faster on all cores, but by less than planned.",
+        unit=" times",
+        case="{algorithm}",
+    ),
+)
 
 
 def _targets(algorithm: str, seconds: Seconds) -> list[Target]:

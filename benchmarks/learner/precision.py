@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
+from benchmarks.harness import ONE_SEED, Meaning, Target, run_benchmark, without_verdict
 from benchmarks.libraries.parity_settings import SAC, TD3
 from benchmarks.runs import add_task_flag, cached, chosen, confirm, forget_incomplete, refusal, train
 
@@ -74,6 +74,16 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     return {"runs": runs}, targets
 
 
+MEANINGS = (
+    Meaning(
+        r"(?P<task>.+): mean of (?P<seeds>\d+) seeds in bf16 \(fp32: .+\)",
+        "Is the mean return in bf16 as high as in fp32?",
+        "On this task bf16 may cost return. Compare both precisions there.",
+        case="{task}, seeds: {seeds}",
+    ),
+)
+
+
 def verdict(task: Task, runs: Sequence[Run]) -> Target:
     """The mean return in bf16 against that in fp32 minus the sample standard deviation of fp32.
 
@@ -93,6 +103,7 @@ def verdict(task: Task, runs: Sequence[Run]) -> Target:
         mean - spread,
         at_most=False,
         refused=ONE_SEED if alone else "",
+        baseline=mean,
     )
 
 

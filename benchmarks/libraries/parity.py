@@ -32,7 +32,7 @@ from actor_service.environments import describe_environment
 from actor_service.policies.policy import load_policy
 from actorq.domain.policy import Policy
 from actorq.rundirectory import RunDirectory
-from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
+from benchmarks.harness import ONE_SEED, Meaning, Target, run_benchmark, without_verdict
 from benchmarks.libraries.parity_episodes import final_returns
 from benchmarks.libraries.parity_plot import plot
 from benchmarks.libraries.parity_settings import SAC, TD3, Hyperparameters
@@ -103,6 +103,16 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     return {"runs": runs}, targets
 
 
+MEANINGS = (
+    Meaning(
+        r"(?P<task>.+): mean of (?P<seeds>\d+) seeds \(Stable-Baselines3: .+\)",
+        "Is ActorQ's mean return as high as Stable-Baselines3's?",
+        "ActorQ returns less on this task than Stable-Baselines3 with equal settings.",
+        case="{task}, seeds: {seeds}",
+    ),
+)
+
+
 def verdict(name: str, ours: Sequence[Run], theirs: Sequence[Run]) -> Target:
     """Our mean final return over seeds, against their mean minus the sample standard deviation of theirs."""
     our_returns, their_returns = ([run["final"]["mean_return"] for run in runs] for runs in (ours, theirs))
@@ -114,6 +124,7 @@ def verdict(name: str, ours: Sequence[Run], theirs: Sequence[Run]) -> Target:
         mean - spread,
         at_most=False,
         refused=ONE_SEED if min(len(ours), len(theirs)) == 1 else "",
+        baseline=mean,
     )
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
+from benchmarks.harness import ONE_SEED, Meaning, Target, run_benchmark, without_verdict
 from benchmarks.onpolicy.settings import TASKS as RETURNS_TASKS
 from benchmarks.runs import add_task_flag, cached, chosen, confirm, forget_incomplete, refusal, train
 
@@ -123,6 +123,16 @@ def _run(folder: Path, flags: Sequence[str]) -> Run:
     names = ("environment_steps", "updates", "wall_clock_s", "rollout_queue", "transitions_by_scheme")
     found = confirm(folder, _EPISODES, "fp32")
     return {**{name: summary[name] for name in names}, "mean_return": found.mean_return, "episodes": found.episodes}
+
+
+MEANINGS = (
+    Meaning(
+        "rounding: standard deviations lost without weights, on the best task where weights lose at most one",
+        "How much return do importance weights save when actors round coarsely?",
+        "No measured task needs the weights. Their use against coarse rounding is not shown.",
+        unit=" standard deviations",
+    ),
+)
 
 
 def verdicts(tasks: Sequence[Task], runs: Sequence[Run]) -> list[Target]:

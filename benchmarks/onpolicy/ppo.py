@@ -22,7 +22,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Target, run_benchmark, without_verdict
+from benchmarks.harness import Meaning, Target, run_benchmark, without_verdict
+from benchmarks.libraries import parity
 from benchmarks.libraries.parity import FINAL_EPISODES, OURS, THEIRS, Run, baseline, final, verdict
 from benchmarks.onpolicy.ppo_plot import plot
 from benchmarks.onpolicy.settings import TASKS, Task
@@ -60,6 +61,18 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         own = [run for run in runs if run["task"] == task.name]
         targets += without_verdict(verdicts(task.name, own), refusal(own))
     return {"runs": runs}, targets
+
+
+MEANINGS = (
+    *parity.MEANINGS,
+    Meaning(
+        r"(?P<task>.+): steps/s over Stable-Baselines3's .+",
+        "How many times more steps per second does PPO make than in Stable-Baselines3?",
+        "Expect the measured gain. It is smaller where updates or environment steps are the limit.",
+        unit=" times",
+        case="{task}",
+    ),
+)
 
 
 def verdicts(name: str, runs: Sequence[Run]) -> list[Target]:

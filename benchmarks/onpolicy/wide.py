@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
+from benchmarks.harness import ONE_SEED, Meaning, Target, run_benchmark, without_verdict
 from benchmarks.runs import chosen, refusal
 from benchmarks.speedup.actorq import Task, compare, rows, value_of, variant_of
 from benchmarks.speedup.actorq_plot import plot
@@ -83,6 +83,17 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     if arguments.plot:
         plot(results, arguments.plot)
     return {"tasks": results}, targets
+
+
+MEANINGS = (
+    Meaning(
+        r"(?P<task>.+): (?P<scheme>\w+), time to the target over (?P<baseline>\w+) \(.+\)",
+        "How many times sooner do on-policy runs with int8 actors reach the target return?",
+        "Expect less gain on-policy. The learner becomes the limit, and its rollouts come from older policies.",
+        unit=" times",
+        case="{task}, {scheme} over {baseline}",
+    ),
+)
 
 
 def verdicts(task: Task, result: dict[str, Any]) -> list[Target]:

@@ -35,7 +35,7 @@ from actorq.domain.policy import FP32, SIGNED, Policy
 from actorq.domain.policy import SCHEMES as SCHEME_NAMES
 from actorq.quantization.schemes import SCHEMES
 from actorq.weightencoding import in_weight_encoding
-from benchmarks.harness import Target, run_benchmark
+from benchmarks.harness import Meaning, Target, run_benchmark
 from benchmarks.policies import PolicyNetwork, as_policy, checkpoint_of, emit, frame_network, vector_network
 from benchmarks.policy.figures import Cell
 from benchmarks.policy.inference_timing import Call, cold, slowness, tight
@@ -139,6 +139,24 @@ def with_seven_bits(policy: Policy) -> Policy:
 
 def _schemes() -> list[str]:
     return [name for name in SCHEME_NAMES if name in SCHEMES and name not in arithmetic().inexact_schemes]
+
+
+MEANINGS = (
+    Meaning(
+        r"(?P<network>.+), batch (?P<batch>\d+): times that (?P<scheme>.+) is faster than (?P<other>.+)",
+        "How many times faster does a quantized policy answer?",
+        "The quantized policy is faster, but by less than planned.",
+        unit=" times",
+        case="{network}, batch {batch}, {scheme} over {other}",
+    ),
+    Meaning(
+        r"auto's regret in percent \(worst at (?P<where>.+), where it takes (?P<scheme>.+)\)",
+        "How much faster is the best scheme than the one that `auto` takes?",
+        "At worst `--scheme auto` costs this share of an answer's time. A named scheme avoids it.",
+        unit="%",
+        case="{where}",
+    ),
+)
 
 
 def targets(cells: list[Cell]) -> list[Target]:

@@ -25,7 +25,7 @@ import psutil
 
 from actorq.client import LearnerClient
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
-from benchmarks.harness import Target, run_benchmark
+from benchmarks.harness import Meaning, Target, run_benchmark
 from benchmarks.processes import ServiceProcess, serving
 from benchmarks.scale.load_peers import Peer, attack
 from benchmarks.scale.streams import ENVIRONMENTS, FakeActor, idle_learner
@@ -180,6 +180,17 @@ def _flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--silent", type=int, default=20, metavar="N", help="silent peers (default: 20)")
     parser.add_argument("--hostile", type=int, default=5, metavar="N", help="hostile peers (default: 5)")
+
+
+MEANINGS = (
+    Meaning(
+        "transitions into the replay over those through a bare gRPC stream",
+        "What share of a bare gRPC stream's transitions does the learner store?",
+        "Checks and storage take most of the time. Plan a learner with the measured transitions per second.",
+        unit="%",
+        scale=100,
+    ),
+)
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:

@@ -40,7 +40,7 @@ from actor_service.environments.envpool_backend import PooledEnvironments
 from actor_service.policies.policy import PolicySlot, load_policy
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Exploration
-from benchmarks.harness import Target, run_benchmark
+from benchmarks.harness import Meaning, Target, run_benchmark
 from benchmarks.policies import PolicyNetwork, as_policy, checkpoint_of, d4pg_policy, emit, relu_mlp
 
 _SEGMENT = 16
@@ -116,6 +116,18 @@ class Result:
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=40, metavar="N", help="slices of each loop (default: 40)")
     parser.add_argument("--slice-s", type=float, default=0.1, metavar="S", help="seconds per slice (default: 0.1)")
+
+
+MEANINGS = (
+    Meaning(
+        r"(?P<task>.+) x(?P<count>\d+): share of the bare loop, by processor time",
+        "What share of a bare loop's speed does the acting loop keep?",
+        "The actor's own work takes more processor time than planned. Plan actors with the measured share.",
+        unit="%",
+        scale=100,
+        case="{task}, {count} environments",
+    ),
+)
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
+from benchmarks.harness import ONE_SEED, Meaning, Target, run_benchmark, without_verdict
 from benchmarks.processor import DOT_PRODUCT, NO_DOT_PRODUCT
 from benchmarks.runs import begin, cached, chosen, confirm, in_order, recorded, refusal
 from benchmarks.speedup.actorq_plot import plot
@@ -217,6 +217,31 @@ def _confirmed(folder: Path, run: str, episodes: int) -> dict[str, Any]:
     return cached(file, {"episodes": episodes}, lambda: asdict(confirm(folder / run, episodes)))
 
 
+MEANINGS = (
+    Meaning(
+        r"(?P<task>.+): (?P<scheme>\w+), time to the target over (?P<baseline>\w+)",
+        "How many times sooner do runs with quantized actors reach the target return?",
+        "Expect the measured gain. It is smaller where the environment or the learner takes much of the time.",
+        unit=" times",
+        case="{task}, {scheme} over {baseline}",
+    ),
+    Meaning(
+        r"(?P<task>.+): (?P<scheme>\w+), steps/s over (?P<baseline>\w+)",
+        "How many times more steps per second do quantized actors make?",
+        "Expect the measured gain. It is smaller where the learner or the memory is the limit.",
+        unit=" times",
+        case="{task}, {scheme} over {baseline}",
+    ),
+    Meaning(
+        r"(?P<task>.+): (?P<scheme>\w+), carbon over torch",
+        "How many times less carbon do runs with quantized actors emit?",
+        "Expect the measured saving. It is smaller where the learner takes much of the energy.",
+        unit=" times",
+        case="{task}, {scheme} over PyTorch",
+    ),
+)
+
+
 def verdicts(task: Task, result: dict[str, Any], form: str) -> list[Target]:
     """Targets of a task in a form. Narrow policies have none: their gains are only reported."""
     if task.width < _WIDE:
@@ -247,7 +272,7 @@ def verdicts(task: Task, result: dict[str, Any], form: str) -> list[Target]:
 
 def _over_seeds(task: Task, result: dict[str, Any], best: str) -> list[Target]:
     measured = ratio_of(result, best, "torch", "carbon") is not None
-    returns = statistics.fmean(returns_of(result, best))
+    returns, reference = returns_of(result, best), returns_of(result, "fp32")
     return [
         Target(
             f"{task.name}: {best}, carbon over torch",
@@ -257,7 +282,13 @@ def _over_seeds(task: Task, result: dict[str, Any], best: str) -> list[Target]:
             refused="" if measured else "no energy was measured",
             needs=DOT_PRODUCT,
         ),
-        Target(f"{task.name}: {best}, return on new episodes", returns, interval(returns_of(result, "fp32"))[0], False),
+        Target(
+            f"{task.name}: {best}, return on new episodes",
+            statistics.fmean(returns),
+            interval(reference)[0],
+            at_most=False,
+            baseline=statistics.fmean(reference),
+        ),
     ]
 
 

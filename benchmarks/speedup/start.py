@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
+from benchmarks.harness import ONE_SEED, Meaning, Target, run_benchmark, without_verdict
 from benchmarks.runs import refusal, train
 
 _FIRST_ACTION = re.compile(r"^(\S+) \S+ INFO .*first action, with policy version \d+ int8$", re.MULTILINE)
@@ -63,6 +63,29 @@ def figures(summary: dict[str, Any], first_action_s: float) -> dict[str, Any]:
         },
         "conditions": summary["conditions"],
     }
+
+
+MEANINGS = (
+    Meaning(
+        "median seconds of the command",
+        "How long does one command take to solve CartPole?",
+        "A short run takes longer than planned.",
+        unit=" s",
+    ),
+    Meaning(
+        "median seconds to the first int8 action",
+        "How long does it take until an actor acts in int8?",
+        "The start of a run takes longer than planned. Only short runs notice it.",
+        unit=" s",
+    ),
+    Meaning(
+        "median share of the evaluator in the energy",
+        "What share of a short run's energy does the evaluator use?",
+        "In short runs evaluation costs more energy than planned.",
+        unit="%",
+        scale=100,
+    ),
+)
 
 
 def targets(runs: Sequence[dict[str, Any]]) -> list[Target]:

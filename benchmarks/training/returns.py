@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
+from benchmarks.harness import ONE_SEED, Meaning, Target, run_benchmark, without_verdict
 from benchmarks.runs import (
     actor_megabytes,
     add_task_flag,
@@ -92,6 +92,16 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     return {"runs": runs}, [
         target for task, own in by_task.items() for target in without_verdict([verdict(task, own)], refusal(own))
     ]
+
+
+MEANINGS = (
+    Meaning(
+        r"(?P<task>.+): worst seed of (?P<seeds>\d+)",
+        "What return does the worst seed reach?",
+        "A run of this task can end below the target return. More environment steps may help.",
+        case="{task}, seeds: {seeds}",
+    ),
+)
 
 
 def verdict(task: Task, runs: Sequence[dict[str, Any]]) -> Target:

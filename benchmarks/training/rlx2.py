@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
+from benchmarks.harness import ONE_SEED, Meaning, Target, run_benchmark, without_verdict
 from benchmarks.runs import add_task_flag, chosen, in_order, refusal
 from benchmarks.training.rlx2_plot import plot
 from benchmarks.training.rlx2_sparsities import Sparsity
@@ -86,6 +86,26 @@ def runs_of(
         for run in in_order(lambda one: run_task(directory or Path(nowhere), *one), wanted, jobs):
             print(_row(run), flush=True)
             yield run
+
+
+MEANINGS = (
+    Meaning(
+        r"(?P<task>.+): rlx2 over (control|dense), return on new episodes, (?P<seeds>\d+) seeds .*",
+        "What share of a dense network's return does sparse training (RLx2) reach?",
+        "Sparsity costs return on this task.",
+        unit="%",
+        scale=100,
+        case="{task}, seeds: {seeds}",
+    ),
+    Meaning(
+        r"(?P<task>.+): rlx2 over (?P<other>\w+), return on new episodes, (?P<seeds>\d+) seeds .*",
+        "What share of a simpler sparse method's return does RLx2 reach?",
+        "RLx2 gains less over simpler sparse training than planned.",
+        unit="%",
+        scale=100,
+        case="{task}, over {other}, seeds: {seeds}",
+    ),
+)
 
 
 def targets(task: Task, runs: Sequence[dict[str, Any]]) -> list[Target]:

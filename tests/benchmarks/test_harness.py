@@ -64,6 +64,33 @@ def test_the_check_fails_and_names_targets_that_this_processor_misses(
     assert told in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("measured", "bound", "baseline", "by_spread"),
+    [
+        (-102.8, -202.7, -17.2, True),
+        (94.0, 80.0, 100.0, True),
+        # Lower by less than 5% of the baseline, equal, and higher.
+        (96.0, 80.0, 100.0, False),
+        (100.0, 80.0, 100.0, False),
+        (130.0, 80.0, 100.0, False),
+        # Missed.
+        (70.0, 80.0, 100.0, False),
+        (-20.0, -15.0, -10.0, False),
+    ],
+)
+def test_a_clearly_lower_mean_meets_its_target_only_by_the_spread_of_the_baseline(
+    measured: float, bound: float, baseline: float, by_spread: bool
+) -> None:
+    target = Target("mean", measured, bound, at_most=False, baseline=baseline)
+    assert target.met_by_spread == by_spread
+    assert (f"its mean is {baseline:.4g}" in str(target)) == by_spread
+
+
+def test_a_target_without_a_baseline_or_a_verdict_is_not_met_by_spread() -> None:
+    assert not Target("mean", 1.0, 0.0, at_most=False).met_by_spread
+    assert not Target("mean", 1.0, 0.0, at_most=False, baseline=9.0, refused=ONE_SEED).met_by_spread
+
+
 def test_a_result_has_its_conditions_and_verdicts_and_no_folders_of_the_machine(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

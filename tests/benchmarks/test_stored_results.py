@@ -12,9 +12,9 @@ from benchmarks.environments import goals, packages, structured
 from benchmarks.environments import peers as structured_peers
 from benchmarks.faults import copies, floods
 from benchmarks.harness import Target, verdict
-from benchmarks.learner import sparse_learner
+from benchmarks.learner import precision, sparse_learner
 from benchmarks.libraries import parity
-from benchmarks.onpolicy import layouts, missing_actor
+from benchmarks.onpolicy import layouts, missing_actor, ppo
 from benchmarks.policy import fidelity, inference, sparse_policy, swap
 from benchmarks.policy.encodings import __main__ as encodings
 from benchmarks.policy.figures import Bytes, Calls, Cell, Errors, Figures
@@ -46,6 +46,18 @@ def _parity(figures: dict[str, Any]) -> list[Target]:
         for task in parity.TASKS
     )
     return [parity.verdict(task.name, *found) for task, found in sides if all(found)]
+
+
+def _ppo(figures: dict[str, Any]) -> list[Target]:
+    tasks = dict.fromkeys(run["task"] for run in figures["runs"])
+    return [
+        found for name in tasks for found in ppo.verdicts(name, [run for run in figures["runs"] if run["task"] == name])
+    ]
+
+
+def _precision(figures: dict[str, Any]) -> list[Target]:
+    of_tasks = ((task, [run for run in figures["runs"] if run["task"] == task.name]) for task in precision.TASKS)
+    return [precision.verdict(task, runs) for task, runs in of_tasks if runs]
 
 
 def _rlx2(figures: dict[str, Any]) -> list[Target]:
@@ -128,6 +140,8 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "joint": _joint,
     "on_policy_layouts": lambda figures: layouts.targets(figures["layouts"]),
     "on_policy_missing_actor": missing_actor.targets,
+    "on_policy_pendulum": _ppo,
+    "on_policy_ppo": _ppo,
     "packages": packages.targets,
     "packages_repeated": packages.targets,
     "goals": goals.targets,
@@ -135,6 +149,8 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "structured_peers": structured_peers.targets,
     "parity": _parity,
     "parity_sac_pendulum": _parity,
+    "precision": _precision,
+    "precision_balance": _precision,
     "quantize": lambda figures: quantize.targets(figures["models"]),
     "returns": _returns,
     "returns_cheetah_run": _returns,
@@ -166,5 +182,5 @@ def test_targets_are_those_of_the_code(name: str) -> None:
     if features is None:
         # Results from before processors were recorded gave each target of their time a verdict.
         targets = [replace(target, needs="") for target in targets if target.needs != NO_DOT_PRODUCT]
-    stored = [{"refused": "", "needs": "", **target} for target in result["targets"]]
+    stored = [{"refused": "", "needs": "", "baseline": None, **target} for target in result["targets"]]
     assert stored == [{**asdict(target), "met": verdict(target, features or ())} for target in targets]
