@@ -1,12 +1,13 @@
 """Hooks of mkdocs: put generated parts into pages, and list folders in the navigation.
 
-A page asks for a part with a comment in a line of its own, `<!-- generated: NAME -->`. The navigation in mkdocs.yml may
-name a folder as `folder/*`: all its pages that have no entry of their own.
+A page asks for a part with a comment in a line of its own, `<!-- generated: NAME -->`. The part has the indent of the
+comment. The navigation in mkdocs.yml may name a folder as `folder/*`: all its pages that have no entry of their own.
 """
 
 import re
 from fnmatch import fnmatchcase
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -16,7 +17,7 @@ from mkdocs.structure.pages import Page
 from sitegen import parts
 
 _ROOT = Path(__file__).parents[1]
-_PART = re.compile(r"^<!-- generated: (.+?) -->$", re.MULTILINE)
+_PART = re.compile(r"^( *)<!-- generated: (.+?) -->$", re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!\w+:|#)([^)\s]+)\)")
 
 
@@ -30,7 +31,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Put in the generated parts, and show links to files outside of the documentation as plain text."""
-    filled = _PART.sub(lambda found: parts.part(found[1]), markdown)
+    filled = _PART.sub(lambda found: indent(parts.part(found[2]), found[1]), markdown)
     folder = Path(config.docs_dir, page.file.src_uri).parent
 
     def unlinked(found: re.Match[str]) -> str:

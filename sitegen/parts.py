@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from sitegen import commands, configuration, metrics, results, rpcs
+from sitegen import commands, configuration, metrics, results, rpcs, verdicts
 from sitegen.tables import TABLES
 
 _PARTS: dict[str, Callable[[], str]] = {
@@ -15,7 +15,9 @@ _PARTS: dict[str, Callable[[], str]] = {
     "metrics": metrics.metrics,
     "RPCs": rpcs.services,
     "messages": rpcs.messages,
-    "missed targets": results.missed,
+    "missed targets": verdicts.missed,
+    "missed before": verdicts.missed_before,
+    "no verdict": verdicts.no_verdict,
     "results": results.overview,
 }
 
@@ -27,7 +29,13 @@ def _text(name: str) -> str:
 
 
 # Of one stored result, or of one file.
-_OF: dict[str, Callable[[str], str]] = {"conditions": results.conditions, "targets": results.targets, "text": _text}
+_OF: dict[str, Callable[[str], str]] = {
+    "conditions": results.conditions,
+    "line": verdicts.line,
+    "record": results.record,
+    "targets": results.targets,
+    "text": _text,
+}
 
 
 def part(name: str) -> str:

@@ -2,20 +2,42 @@
 
 import json
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from actorq.telemetry.machine import Machine
 from benchmarks.conditions import NOT_RECORDED
+from benchmarks.harness import Target
 from benchmarks.processor import absent
 from sitegen.markdown import number, table
 
+Run = dict[str, Any]
 _ROOT = Path(__file__).parents[1]
 _BENCHMARKS = _ROOT / "benchmarks"
+_PAGES = _ROOT / "docs" / "benchmarks"
 # Where a command put its files says nothing.
 _PLACES = re.compile(r"--(json|plot|directory|cache|environments) \S+")
+# Modules of old results whose last name has another module today.
+_RENAMED = {"benchmarks.peers": "benchmarks.libraries.peers"}
+
+_BY_SPREAD = "met only because the baseline's seeds spread widely"
+# Results that measure the same again, from the older to the newest. The older one is kept, because it missed a target
+# or has tasks that the newer ones lack.
+NEWER = {
+    "copies_before": ("copies",),
+    "floods_before": ("floods",),
+    "on_policy_ppo": ("on_policy_pendulum",),
+    "packages": ("packages_repeated",),
+    "parity": ("parity_sac_pendulum",),
+    "precision": ("precision_balance",),
+    "returns": ("returns_repeated", "returns_finger_spin", "returns_cheetah_run", "returns_pong"),
+    "returns_repeated": ("returns_finger_spin",),
+    "rlx2": ("rlx2_inverted_pendulum", "rlx2_half_cheetah", "rlx2_sac_half_cheetah"),
+}
 
 
 @cache
@@ -36,8 +58,104 @@ def stored() -> list[str]:
     return sorted(file.stem for file in (_BENCHMARKS / "results").glob("*.json"))
 
 
+def time_of(name: str) -> str:
+    """When a result was measured, in UTC: a text that sorts by time."""
+    result = load(name)
+    return str(result.get("date") or result["machine"]["date"])
+
+
+def page(name: str) -> str:
+    """The file name of the page with a result's targets and conditions."""
+    of_it = re.compile(rf"<!-- generated: (record|conditions) of {name} -->")
+    return next(file.name for file in sorted(_PAGES.glob("*.md")) if of_it.search(file.read_text(encoding="utf-8")))
+
+
+def command(name: str) -> str:
+    """The command of a result, by the name that its module has today, without the places of files."""
+    words = _PLACES.sub("", load(name)["command"]).split()
+    words[2] = _RENAMED.get(words[2], words[2])
+    place = _ROOT.joinpath(*words[2].split("."))
+    if not place.is_dir() and not place.with_suffix(".py").exists():
+        module = words[2].rpartition(".")[2]
+        for file in [*_BENCHMARKS.glob(f"*/{module}.py"), *_BENCHMARKS.glob(f"*/{module}/__main__.py")]:
+            parts = file.relative_to(_ROOT).with_suffix("").parts
+            words[2] = ".".join(part for part in parts if part != "__main__")
+    return " ".join(words)
+
+
+def line(name: str) -> str:
+    """Date, machine, verdicts and command of a result, in one line."""
+    verdicts = _verdicts(name)
+    machine = load(name)["machine"]
+    on = ", ".join([machine["cpu"], f"{machine['cores']} cores", *machine.get("gpus", [])])
+    met = f"Targets met: {sum(verdicts)} of {len(verdicts)}."
+    return f"Measured {time_of(name)[:10]} on {on}. {met} Command: `{command(name)}`"
+
+
+def record(name: str) -> str:
+    """A block to open, with the targets and the conditions of a result."""
+    return _folded(f"Targets and conditions of `{name}`", f"{targets(name)}\n\n{_conditions(name)}")
+
+
 def conditions(name: str) -> str:
-    """Command, date, commit and machine."""
+    """A block to open, with the conditions of a result."""
+    return _folded(f"Conditions of `{name}`", _conditions(name))
+
+
+def targets(name: str) -> str:
+    """Each target with its bound and its verdict."""
+    return table(("target", "measured", "bound", "verdict"), [_row(target) for target in load(name)["targets"]])
+
+
+def overview() -> str:
+    """A block to open, with all results: what made them, when, how many targets are met, and their pages."""
+    rows = []
+    for name in stored():
+        verdicts = _verdicts(name)
+        met = f"{sum(verdicts)} of {len(verdicts)}"
+        rows.append((f"[`{name}`]({page(name)})", f"`{command(name)}`", time_of(name)[:10], met))
+    return _folded("All results", table(("result", "command", "date", "targets met"), rows))
+
+
+def newest_runs(names: Sequence[str]) -> list[Run]:
+    """The runs of each task's newest result. names: results, from the older to the newer."""
+    return [run for name in names for run in figures(name)["runs"] if _newest(names)[run["task"]] == name]
+
+
+def older_tables(names: Sequence[str], shown: Callable[[list[Run]], str]) -> str:
+    """A table of the runs of each result that a newer result has measured again. shown: makes a table of runs."""
+    newest = _newest(names)
+    older = {name: [run for run in figures(name)["runs"] if newest[run["task"]] != name] for name in names}
+    return "\n\n".join(f"`{name}`, {time_of(name)[:10]}:\n\n{shown(runs)}" for name, runs in older.items() if runs)
+
+
+def target_of(stored_target: dict[str, Any]) -> Target:
+    """The target of a stored result. Results from before a field existed have its default."""
+    return Target(**{each.name: stored_target[each.name] for each in fields(Target) if each.name in stored_target})
+
+
+def beside(target: Target) -> str:
+    """How a mean compares with that of its baseline, in words. Empty for a target without a baseline."""
+    if target.baseline is None or target.refused:
+        return ""
+    if target.measured >= target.baseline:
+        return "not lower"
+    lower = f"lower by {number(target.baseline - target.measured)}"
+    if target.met_by_spread:
+        return f"**{lower}**; the target is {_BY_SPREAD}"
+    return lower if target.met else f"**{lower}**; the target is missed"
+
+
+def _newest(names: Sequence[str]) -> dict[str, str]:
+    """The newest result of each task."""
+    return {run["task"]: name for name in names for run in figures(name)["runs"]}
+
+
+def _verdicts(name: str) -> list[bool]:
+    return [target["met"] for target in load(name)["targets"] if target["met"] is not None]
+
+
+def _conditions(name: str) -> str:
     result = load(name)
     machine = result["machine"]
     changes = f", with changes {result['changes']}" if result.get("changes") else ""
@@ -49,7 +167,7 @@ def conditions(name: str) -> str:
         (f"`{name}.json`", ""),
         [
             ("command", f"`{command(name)}`"),
-            ("date", _date(result)),
+            ("date", time_of(name)[:10]),
             ("commit", f"{result.get('commit', NOT_RECORDED)[:12]}{changes}"),
             ("machine", f"{known.hardware}, {machine['system']}"),
             ("processor has", ", ".join(machine.get("features", [NOT_RECORDED]))),
@@ -59,48 +177,18 @@ def conditions(name: str) -> str:
     )
 
 
-def command(name: str) -> str:
-    """The command of a result, by the name that its module has today, without the places of files."""
-    words = _PLACES.sub("", load(name)["command"]).split()
-    module = words[2].rpartition(".")[2]
-    for file in [*_BENCHMARKS.glob(f"*/{module}.py"), *_BENCHMARKS.glob(f"*/{module}/__main__.py")]:
-        parts = file.relative_to(_ROOT).with_suffix("").parts
-        words[2] = ".".join(part for part in parts if part != "__main__")
-    return " ".join(words)
+def _folded(title: str, content: str) -> str:
+    return f'??? note "{title}"\n\n{indent(content, "    ")}'
 
 
-def targets(name: str) -> str:
-    """Each target with its bound and its verdict."""
-    return table(("target", "measured", "bound", "verdict"), [_row(target) for target in load(name)["targets"]])
-
-
-def missed() -> str:
-    """All targets of all results that are missed, or that have no verdict. Those of other processors are left out."""
-    rows = [
-        (f"`{name}`", *_row(target)) for name in stored() for target in load(name)["targets"] if target["met"] is False
-    ]
-    return table(("result", "target", "measured", "bound", "verdict"), rows)
-
-
-def overview() -> str:
-    """All results: what made them, when, and how many targets are met."""
-    rows = []
-    for name in stored():
-        verdicts = [target["met"] for target in load(name)["targets"] if target["met"] is not None]
-        rows.append((f"`{name}`", f"`{command(name)}`", _date(load(name)), f"{sum(verdicts)} of {len(verdicts)}"))
-    return table(("result", "command", "date", "targets met"), rows)
-
-
-def _date(result: dict[str, Any]) -> str:
-    return str(result.get("date") or result["machine"]["date"])[:10]
-
-
-def _row(target: dict[str, Any]) -> tuple[str, str, str, str]:
-    relation = "at most" if target["at_most"] else "at least"
-    if target["met"] is None:
-        verdict = f"none: {absent(target['needs'])}"
+def _row(stored_target: dict[str, Any]) -> tuple[str, str, str, str]:
+    target = target_of(stored_target)
+    relation = "at most" if target.at_most else "at least"
+    if stored_target["met"] is None:
+        verdict = f"none: {absent(target.needs)}"
+    elif target.met:
+        lower = f"{_BY_SPREAD}: **lower by {number((target.baseline or 0.0) - target.measured)}** than their mean"
+        verdict = lower if target.met_by_spread else "met"
     else:
-        verdict = (
-            "met" if target["met"] else f"**none**: {target.get('refused')}" if target.get("refused") else "**missed**"
-        )
-    return target["name"], number(target["measured"]), f"{relation} {number(target['bound'])}", verdict
+        verdict = f"**none**: {target.refused}" if target.refused else "**missed**"
+    return target.name, number(target.measured), f"{relation} {number(target.bound)}", verdict

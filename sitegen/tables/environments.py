@@ -1,25 +1,31 @@
 """Tables of environments: packages from PyPI, observations and actions of several parts, goals."""
 
 from statistics import fmean, median
-from typing import Any
 
 from sitegen.markdown import names, table
-from sitegen.results import figures
+from sitegen.results import NEWER, Run, figures
 
-Run = dict[str, Any]
+_PACKAGES = ("packages", *NEWER["packages"])
 
 
 def packages() -> str:
-    """Runs in environments of packages from PyPI, beside random actions."""
-    return _packages("packages")
+    """Runs in environments of packages from PyPI, beside random actions, by the newest result."""
+    return _packages(_newest_packages())
 
 
-def packages_repeated() -> str:
-    """The same, of those that missed their target, with another algorithm."""
-    return _packages("packages_repeated")
+def older_packages() -> str:
+    """The same by older results."""
+    newest = _newest_packages()
+    return _packages([each for each in figures("packages")["packages"] if each not in newest])
 
 
-def _packages(result: str) -> str:
+def _newest_packages() -> list[Run]:
+    """The newest run of each package."""
+    found = {each["package"]: each for name in _PACKAGES for each in figures(name)["packages"]}
+    return list(found.values())
+
+
+def _packages(found: list[Run]) -> str:
     rows = [
         (
             f"`{each['requirements'][0]}`",
@@ -31,7 +37,7 @@ def _packages(result: str) -> str:
             fmean(each["random_returns"]),
             fmean(each["returns"]),
         )
-        for each in figures(result)["packages"]
+        for each in found
     ]
     head = ("package", "environment", "wrappers", "flags", "algorithm", "steps", "random actions", "mean return")
     return table(head, rows)

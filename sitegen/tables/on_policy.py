@@ -4,36 +4,35 @@ from itertools import groupby
 from statistics import fmean, median, stdev
 from typing import Any
 
+from benchmarks.libraries.parity import OURS, THEIRS, verdict
 from sitegen.markdown import percent, table
-from sitegen.results import figures
+from sitegen.results import NEWER, Run, beside, figures, newest_runs, older_tables
+
+_PPO = ("on_policy_ppo", *NEWER["on_policy_ppo"])
 
 
 def on_policy_ppo() -> str:
-    """Returns and steps per second of PPO in both libraries, by task."""
-    return _both_libraries(figures("on_policy_ppo")["runs"])
+    """Returns and steps per second of PPO in both libraries, by task, of the newest result."""
+    return _both_libraries(newest_runs(_PPO))
 
 
-def on_policy_pendulum() -> str:
-    """The same for more seeds on Pendulum."""
-    return _both_libraries(figures("on_policy_pendulum")["runs"])
+def older_on_policy_ppo() -> str:
+    """The same of older results."""
+    return older_tables(_PPO, _both_libraries)
 
 
-def _both_libraries(runs: list[dict[str, Any]]) -> str:
-    rows = []
+def _both_libraries(runs: list[Run]) -> str:
+    returned, speeds = [], []
     for task in dict.fromkeys(run["task"] for run in runs):
-        sides = {
-            side: [run for run in runs if (run["task"], run["side"]) == (task, side)]
-            for side in ("actorq", "stable-baselines3")
-        }
-        ours, theirs = sides.values()
+        ours, theirs = ([run for run in runs if (run["task"], run["side"]) == (task, side)] for side in (OURS, THEIRS))
         rates = [median(run["environment_steps"] / run["seconds"] for run in side) for side in (ours, theirs)]
         returns = (_mean_and_deviation(side) for side in (ours, theirs))
         mismatch = fmean(run["rollout_queue"]["mismatch"] for run in ours)
-        rows.append(
-            (task, len(ours), *returns, *(f"{rate:,.0f}" for rate in rates), rates[0] / rates[1], f"{mismatch:.4f}")
-        )
-    head = ("task", "seeds", "return, ActorQ int8", "return, Stable-Baselines3 fp32")
-    return table((*head, "steps/s, ActorQ", "steps/s, Stable-Baselines3", "ratio", "mismatch"), rows)
+        returned.append((task, len(ours), *returns, beside(verdict(task, ours, theirs))))
+        speeds.append((task, *(f"{rate:,.0f}" for rate in rates), rates[0] / rates[1], f"{mismatch:.4f}"))
+    head = ("task", "seeds", "return, ActorQ int8", "return, Stable-Baselines3 fp32", "ActorQ's mean beside the other")
+    by_speed = ("task", "steps/s, ActorQ int8", "steps/s, Stable-Baselines3 fp32", "ratio", "mismatch")
+    return f"{table(head, returned)}\n\n{table(by_speed, speeds)}"
 
 
 def on_policy_steps() -> str:

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterable
 from dataclasses import astuple
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Any
 
+from benchmarks.libraries.parity import OURS, THEIRS, verdict
 from benchmarks.training.rlx2_sparsities import PAPER, PUBLISHED_MEANS, PUBLISHED_RETURNS
 from sitegen.markdown import interval, number, percent, spread, table
-from sitegen.results import figures
+from sitegen.results import NEWER, Run, beside, figures, newest_runs, older_tables
 
-Run = dict[str, Any]
-
-
-# Results that were made at different times.
-_RETURNS = ("returns", "returns_mountain_car_continuous")
-_RLX2 = ("rlx2", "rlx2_hopper", "rlx2_walker2d", "rlx2_ant", "rlx2_sac_hopper")
+# Results that were made at different times, from the older to the newer.
+_RETURNS = ("returns_mountain_car_continuous", "returns", *NEWER["returns"])
+_PARITY = ("parity", *NEWER["parity"])
+_RLX2 = ("rlx2", "rlx2_hopper", "rlx2_walker2d", "rlx2_ant", "rlx2_sac_hopper", *NEWER["rlx2"])
 
 
 def speedup() -> str:
@@ -145,18 +144,18 @@ def cartpole() -> str:
 
 
 def returns() -> str:
-    """Each task with its seeds."""
-    return _returns_of(*_RETURNS)
+    """Each task with its seeds, by the newest result."""
+    return _returns_of(newest_runs(_RETURNS))
 
 
-def returns_repeated() -> str:
-    """The same with a later version."""
-    return _returns_of("returns_repeated", "returns_cheetah_run", "returns_pong")
+def older_returns() -> str:
+    """The same by older results."""
+    return older_tables(_RETURNS, _returns_of)
 
 
-def _returns_of(*results: str) -> str:
+def _returns_of(found: list[Run]) -> str:
     rows = []
-    for task, runs in _by("task", _runs(*results)).items():
+    for task, runs in _by("task", found).items():
         confirmed = ", ".join(number(run["confirmed"]["mean_return"]) for run in runs)
         of_runs = [spread(run[key] for run in runs) for key in ("environment_steps", "wall_clock_s", "activation_ms")]
         rows.append((task, len(runs), runs[0]["target_return"], confirmed, *of_runs))
@@ -167,7 +166,7 @@ def _returns_of(*results: str) -> str:
 def memory() -> str:
     """The most memory that each process of these runs took."""
     found: dict[str, list[float]] = {}
-    for run in _runs(*_RETURNS, "returns_repeated"):
+    for run in newest_runs(_RETURNS):
         for name, value in run["peak_memory_mb"].items():
             found.setdefault(name.partition("-")[0], []).append(value)
     return table(
@@ -210,45 +209,46 @@ def peers() -> str:
 
 
 def parity() -> str:
-    """Final returns beside those of Stable-Baselines3."""
-    return _parity_of("parity")
+    """Final returns beside those of Stable-Baselines3, by the newest result."""
+    return _parity_of(newest_runs(_PARITY))
 
 
-def parity_repeated() -> str:
-    """The same with a later version."""
-    return _parity_of("parity_sac_pendulum")
+def older_parity() -> str:
+    """The same by older results."""
+    return older_tables(_PARITY, _parity_of)
 
 
-def _parity_of(result: str) -> str:
+def _parity_of(runs: list[Run]) -> str:
     rows = []
-    for task, of_task in _by("task", _runs(result)).items():
-        for side, runs in _by("side", of_task).items():
-            finals = [run["final"]["mean_return"] for run in runs]
-            seconds = median(run["wall_clock_s"] for run in runs)
-            rows.append(
-                (task, side, ", ".join(map(number, finals)), fmean(finals), runs[0]["environment_steps"], seconds)
-            )
-    return table(("task", "library", "final return, by seed", "mean", "environment steps", "median seconds"), rows)
+    for task, of_task in _by("task", runs).items():
+        sides = _by("side", of_task)
+        comparison = beside(verdict(task, sides[OURS], sides[THEIRS]))
+        for side in (OURS, THEIRS):
+            finals = [run["final"]["mean_return"] for run in sides[side]]
+            shown = (", ".join(map(number, finals)), fmean(finals), stdev(finals))
+            rows.append((task, side, *shown, comparison if side == OURS else None))
+    head = ("task", "library", "final return, by seed", "mean", "standard deviation")
+    return table((*head, "ActorQ's mean beside the other"), rows)
 
 
 def rlx2() -> str:
-    """Returns of sparse methods."""
-    return _rlx2_of(*_RLX2)
+    """Returns of sparse methods, by the newest result."""
+    return _rlx2_of(newest_runs(_RLX2))
 
 
-def rlx2_repeated() -> str:
-    """The same with a later version."""
-    return _rlx2_of("rlx2_half_cheetah", "rlx2_sac_half_cheetah")
+def older_rlx2() -> str:
+    """The same by older results."""
+    return older_tables(_RLX2, _rlx2_of)
 
 
-def _rlx2_of(*results: str) -> str:
+def _rlx2_of(found: list[Run]) -> str:
     rows = []
-    for task, of_task in _by("task", _runs(*results)).items():
+    for task, of_task in _by("task", found).items():
         methods = _by("method", of_task)
         new = {method: [run["confirmed"]["mean_return"] for run in runs] for method, runs in methods.items()}
         for method, runs in methods.items():
             mean, settled = fmean(new[method]), [run["settled"] for run in runs]
-            shares = (percent(mean / fmean(new[of])) for of in ("dense", "control"))
+            shares = (percent(mean / fmean(new[of])) if of in new else "not run" for of in ("dense", "control"))
             settled_columns = (", ".join(map(number, settled)), fmean(settled))
             rows.append((task, method, ", ".join(map(number, new[method])), mean, *shares, *settled_columns))
     head = ("task", "method", "new episodes, by seed", "mean", "of dense", "of control")
@@ -258,7 +258,7 @@ def _rlx2_of(*results: str) -> str:
 def rlx2_costs() -> str:
     """Floating-point operations and bytes of sparse methods, and how often their policies act in int8."""
     rows = []
-    for task, of_task in _by("task", _runs(*_RLX2)).items():
+    for task, of_task in _by("task", newest_runs(_RLX2)).items():
         for method, runs in _by("method", of_task).items():
             # Schedules do not depend on the seed.
             flops, acted = runs[0]["flops"], [run["transitions_by_scheme"] for run in runs]

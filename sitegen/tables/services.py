@@ -1,10 +1,13 @@
 """Tables of the services: the learner's updates, the actor's loop, many peers, autoscaling."""
 
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import Any
 
+from benchmarks.learner.precision import BF16, FP32, TASKS, verdict
 from sitegen.markdown import number, percent, spread, table
-from sitegen.results import figures
+from sitegen.results import NEWER, Run, beside, figures, newest_runs, older_tables
+
+_PRECISION = ("precision", *NEWER["precision"])
 
 
 def learner() -> str:
@@ -41,6 +44,27 @@ def gpu() -> str:
         for device in [contender.partition(" ")[0]]
     ]
     return table(("update", "precision", "device", "updates/s"), rows)
+
+
+def precision() -> str:
+    """Mean returns of training in both precisions, by the newest result."""
+    return _precision(newest_runs(_PRECISION))
+
+
+def older_precision() -> str:
+    """The same by older results."""
+    return older_tables(_PRECISION, _precision)
+
+
+def _precision(found: list[Run]) -> str:
+    rows = []
+    for task in TASKS:
+        runs = [run for run in found if run["task"] == task.name]
+        if runs:
+            of = [[run["confirmed"]["mean_return"] for run in runs if run["asked"] == each] for each in (BF16, FP32)]
+            shown = (f"{fmean(each):,.1f} ± {stdev(each):,.1f}" for each in of)
+            rows.append((task.name, len(of[0]), *shown, beside(verdict(task, runs))))
+    return table(("task", "seeds", "return in bf16", "return in fp32", "bf16's mean beside fp32's"), rows)
 
 
 def throughput() -> str:

@@ -16,7 +16,7 @@ from actorq.config.settings import leaves
 from actorq.process import PROCESS_SETTINGS
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
 from benchmarks.processor import DOT_PRODUCT
-from sitegen import metrics, results
+from sitegen import metrics, results, verdicts
 from sitegen.docstrings import listed
 from sitegen.tables import TABLES
 from tests.documentation.code_blocks import ROOT
@@ -74,17 +74,25 @@ def test_the_reference_has_everything(site: dict[str, str]) -> None:
         assert name in site["reference/client.html"]
 
 
-def test_a_missed_target_is_shown_as_missed(site: dict[str, str]) -> None:
-    section = site["benchmarks/index.html"].partition('<h2 id="all-results">')[0]
-    rows = [[unescape(cell) for cell in re.findall(r"<td>(.*?)</td>", row)] for row in section.split("<tr>")]
-    verdicts = {(row[0], row[1]): row[-1] for row in rows if row}
-    expected = {
-        (f"<code>{name}</code>", target["name"]): "<strong>none" if target.get("refused") else "<strong>missed"
-        for name in results.stored()
-        for target in results.load(name)["targets"]
-        if target["met"] is False
-    }
-    assert {of: verdict[: len(expected.get(of, ""))] for of, verdict in verdicts.items()} == expected
+def test_a_missed_target_is_on_the_overview_and_on_its_page(site: dict[str, str]) -> None:
+    sections = {part.partition('"')[0]: unescape(part) for part in site["benchmarks/index.html"].split('<h2 id="')}
+    for each in verdicts.failed():
+        if each.newest is not each:
+            heading = "targets-that-an-older-result-missed"
+        else:
+            heading = "targets-without-a-verdict" if each.target.refused else "targets-that-are-missed"
+        if each.newest is each or not each.target.refused:
+            assert (each.measured if each.target.measured else each.case) in sections[heading]
+        page = unescape(site[f"benchmarks/{results.page(each.result).removesuffix('.md')}.html"])
+        plain = f"<strong>Missed</strong>: {each.meaning.question.split('`')[0]}"
+        assert plain in page or heading != "targets-that-are-missed"
+
+
+def test_older_results_are_folded_away(site: dict[str, str]) -> None:
+    folded = "".join(re.findall(r'<details class="note">(.*?)</details>', site["benchmarks/faults.html"], re.DOTALL))
+    for older, newer in (("copies_before", "copies"), ("floods_before", "floods")):
+        assert f"<code>{results.command(older)}</code></p>" in folded
+        assert f"<code>{results.command(newer)}</code></p>" not in folded
 
 
 def test_the_page_of_services_has_each_of_their_exit_codes() -> None:
@@ -97,8 +105,11 @@ def test_the_page_of_services_has_each_of_their_exit_codes() -> None:
 
 def test_every_result_and_every_table_is_on_a_page() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in BENCHMARKS)
-    assert {name for name in results.stored() if f"conditions of {name} -->" not in text} == set()
-    assert {name for name in results.stored() if f"targets of {name} -->" not in text} == set()
+    for name in results.stored():
+        parts = [
+            f"<!-- generated: {part} of {name} -->" in text for part in ("record", "conditions", "targets", "line")
+        ]
+        assert parts in ([True, False, False, True], [False, True, True, True]), name
     assert {name for name in TABLES if f"<!-- generated: {name} -->" not in text} == set()
 
 
@@ -139,9 +150,15 @@ def test_names_that_a_docstring_explains_are_a_list() -> None:
 
 def test_a_target_of_another_processor_is_neither_met_nor_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     target = {"name": "times", "measured": 7.0, "bound": 6.0, "at_most": False, "refused": "", "needs": DOT_PRODUCT}
-    stored = {"targets": [{**target, "met": None}, {**target, "met": False}], "command": "python -m benchmarks.x"}
+    stored = {
+        "targets": [{**target, "met": None}, {**target, "met": False}],
+        "command": "python -m benchmarks.x",
+        "machine": {"cpu": "a processor", "cores": 2},
+    }
     monkeypatch.setattr(results, "load", lambda name: {**stored, "date": "2026-01-02"})
-    monkeypatch.setattr(results, "stored", lambda: ["x"])
+    monkeypatch.setattr(verdicts, "load", results.load)
+    monkeypatch.setattr(verdicts, "stored", lambda: ["x"])
     assert "| none: needs an int8 dot product, which this processor lacks |" in results.targets("x")
-    assert results.missed().count("| times |") == 1
-    assert "| 0 of 1 |" in results.overview()
+    assert [each.met for each in verdicts.of("x")] == [None, False]
+    assert len(list(verdicts.failed())) == 1
+    assert "Targets met: 0 of 1." in results.line("x")

@@ -1,0 +1,91 @@
+"""Missed targets have plain words, and a target that only the baseline's spread meets is shown as such."""
+
+import pytest
+
+from benchmarks.harness import Meaning, Target
+from sitegen import results, verdicts
+from sitegen.parts import part
+from sitegen.results import beside, target_of
+
+BY_SPREAD = [
+    (name, target)
+    for name in results.stored()
+    for target in map(target_of, results.load(name)["targets"])
+    if target.met_by_spread
+]
+
+
+@pytest.mark.parametrize("verdict", tuple(verdicts.failed()), ids=lambda each: f"{each.result}: {each.target.name}")
+def test_every_missed_target_has_its_plain_words(verdict: verdicts.Verdict) -> None:
+    assert verdict.meaning.question.endswith("?")
+    assert verdict.meaning.means.endswith(".")
+    assert "{" not in verdict.measured + verdict.bound
+
+
+def test_a_missed_target_without_words_names_the_benchmark_and_the_target() -> None:
+    unknown = verdicts.Verdict("actor", Target("unknown", 1.0, 2.0, at_most=False), False)
+    with pytest.raises(LookupError, match=r"benchmarks\.speedup\.actor: expected a pattern in MEANINGS for 'unknown'"):
+        _ = unknown.meaning
+
+
+def test_figures_have_the_unit_and_the_case_of_their_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = Meaning(r"(?P<task>.+): share", "How much?", "Little.", unit="%", scale=100, case="{task}")
+    monkeypatch.setattr(verdicts, "_meanings", lambda _: (words,))
+    share = Target("d4pg/dm_control/cartpole-balance/2048: share", 0.832, 0.85, at_most=False)
+    assert verdicts.Verdict("actor", share, False).measured == "83.2% (D4PG on cartpole-balance, width 2,048)"
+    assert verdicts.Verdict("actor_without_vnni", share, False).measured.endswith(", without VNNI)")
+    assert verdicts.Verdict("actor", share, False).bound == "at least 85%"
+
+
+@pytest.mark.parametrize("older", results.NEWER)
+def test_a_newer_result_is_of_the_same_benchmark_and_is_newer(older: str) -> None:
+    times = [results.time_of(name) for name in (older, *results.NEWER[older])]
+    assert times[0] < min(times[1:])
+    assert len({results.command(name).split()[2] for name in (older, *results.NEWER[older])}) == 1
+
+
+def test_a_target_that_a_newer_result_meets_is_not_missed() -> None:
+    older = next(each for each in verdicts.failed() if each.result == "parity")
+    assert older.newest.result == "parity_sac_pendulum"
+    assert older.newest.met
+    assert older.measured not in verdicts.missed()
+    assert older.measured in verdicts.missed_before()
+    assert "**Missed**" not in verdicts.line("parity")
+
+
+def test_a_missed_target_is_in_plain_words_below_its_result() -> None:
+    line = verdicts.line("load")
+    missed = next(each for each in verdicts.failed() if each.result == "load")
+    assert line.splitlines()[0] == results.line("load")
+    for words in (missed.meaning.question, missed.measured, missed.bound, missed.meaning.means):
+        assert words in line
+
+
+def test_a_target_that_the_spread_alone_meets_is_found() -> None:
+    assert ("on_policy_ppo", "ppo/LunarLander-v3") in {(name, each.name.partition(":")[0]) for name, each in BY_SPREAD}
+
+
+@pytest.mark.parametrize(("name", "target"), BY_SPREAD, ids=lambda each: str(getattr(each, "name", each)))
+def test_a_target_that_the_spread_alone_meets_says_so_beside_its_figure(name: str, target: Target) -> None:
+    row = next(line for line in results.targets(name).splitlines() if line.startswith(f"| {target.name} |"))
+    assert "only because the baseline's seeds spread widely" in row
+    table = {"on_policy_ppo": "on policy ppo"}.get(name, name)
+    task = target.name.partition(":")[0]
+    rows = [line for line in part(table).splitlines() if line.startswith(f"| {task} |")]
+    assert beside(target) in rows[0]
+
+
+def test_a_mean_is_compared_with_its_baseline_in_words() -> None:
+    def words(measured: float, bound: float = 80.0) -> str:
+        return beside(Target("mean", measured, bound, at_most=False, baseline=100.0))
+
+    assert words(100.0) == "not lower"
+    assert words(97.0) == "lower by 3"
+    assert words(90.0).startswith("**lower by 10**; the target is met only because")
+    assert words(70.0) == "**lower by 30**; the target is missed"
+    assert beside(Target("times faster", 2.0, 1.0, at_most=False)) == ""
+
+
+def test_the_command_of_an_old_result_is_that_of_its_own_benchmark() -> None:
+    assert results.command("peers").startswith("python -m benchmarks.libraries.peers --tasks")
+    assert results.command("structured_peers").startswith("python -m benchmarks.environments.peers")
