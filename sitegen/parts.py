@@ -30,10 +30,8 @@ def _text(name: str) -> str:
 
 # Of one stored result, or of one file.
 _OF: dict[str, Callable[[str], str]] = {
-    "conditions": results.conditions,
     "line": verdicts.line,
     "record": results.record,
-    "targets": results.targets,
     "text": _text,
 }
 

@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parents[1]
 _BENCHMARKS = _ROOT / "benchmarks"
 _PAGES = _ROOT / "docs" / "benchmarks"
 # Where a command put its files says nothing.
-_PLACES = re.compile(r"--(json|plot|directory|cache|environments) \S+")
+_PLACES = re.compile(r"--(json|plot|directory|cache|environments|endpoint|url) \S+")
 # Modules of old results whose last name has another module today.
 _RENAMED = {"benchmarks.peers": "benchmarks.libraries.peers"}
 
@@ -66,7 +66,7 @@ def time_of(name: str) -> str:
 
 def page(name: str) -> str:
     """The file name of the page with a result's targets and conditions."""
-    of_it = re.compile(rf"<!-- generated: (record|conditions) of {name} -->")
+    of_it = re.compile(rf"<!-- generated: record of {name} -->")
     return next(file.name for file in sorted(_PAGES.glob("*.md")) if of_it.search(file.read_text(encoding="utf-8")))
 
 
@@ -95,11 +95,6 @@ def line(name: str) -> str:
 def record(name: str) -> str:
     """A block to open, with the targets and the conditions of a result."""
     return _folded(f"Targets and conditions of `{name}`", f"{targets(name)}\n\n{_conditions(name)}")
-
-
-def conditions(name: str) -> str:
-    """A block to open, with the conditions of a result."""
-    return _folded(f"Conditions of `{name}`", _conditions(name))
 
 
 def targets(name: str) -> str:

@@ -30,8 +30,6 @@ def _packages(found: list[Run]) -> str:
         (
             f"`{each['requirements'][0]}`",
             f"`{each['environment'].rpartition(':')[2]}`",
-            names(each["wrappers"]),
-            " ".join(f"`{flag}`" for flag in each["flags"]),
             each["algorithm"].upper(),
             each["environment_steps"],
             fmean(each["random_returns"]),
@@ -39,8 +37,12 @@ def _packages(found: list[Run]) -> str:
         )
         for each in found
     ]
-    head = ("package", "environment", "wrappers", "flags", "algorithm", "steps", "random actions", "mean return")
-    return table(head, rows)
+    returned = table(("package", "environment", "algorithm", "steps", "random actions", "mean return"), rows)
+    needed = [
+        (f"`{each['package']}`", names([*each["wrappers"], *filter(None, [" ".join(each["flags"])])])) for each in found
+    ]
+    settings = [row for row in needed if row[1]]
+    return returned + (f"\n\n{table(('package', 'wrappers and flags'), settings)}" if settings else "")
 
 
 def goals() -> str:

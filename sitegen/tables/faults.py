@@ -125,6 +125,13 @@ def fuzz() -> str:
     return table(("service", *(code if code == "left" else f"`{code}`" for code in codes)), rows)
 
 
+def mutants() -> str:
+    """Changes of the code, and how many of them no test noticed."""
+    found = figures("mutants")
+    head = ("changes", "not noticed", "noticed by an earlier run")
+    return table(head, [(found["mutants"], len(found["survivors"]), found["killed_earlier"])])
+
+
 def soak() -> str:
     """Memory and open files over a long run."""
     rows = [

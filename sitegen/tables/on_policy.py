@@ -42,6 +42,25 @@ def on_policy_steps() -> str:
     return table(("run", "environment steps per second", "learner starved"), rows)
 
 
+def on_policy_layouts() -> str:
+    """Steps per second of synchronous and asynchronous runs."""
+    rows = []
+    for each in figures("on_policy_layouts")["layouts"]:
+        rates = [each["steps_per_s"][mode] for mode in ("synchronous", "asynchronous")]
+        rows.append((each["actors"], each["segments"], *rates, percent(rates[0] / rates[1])))
+    head = ("actors", "segments of each in a rollout", "steps/s, synchronous", "steps/s, asynchronous")
+    return table((*head, "synchronous, of asynchronous"), rows)
+
+
+def on_policy_missing_actor() -> str:
+    """Steps per second before and after one actor has stopped."""
+    rows = [
+        (each["actors"], each["all"], each["without"], percent(each["without"] / each["all"]))
+        for each in figures("on_policy_missing_actor")["rows"]
+    ]
+    return table(("actors", "steps/s of all", "steps/s without one of them", "share"), rows)
+
+
 def on_policy_lag() -> str:
     """Returns of IMPALA without lag, with lag, and with lag but without V-trace's weights."""
     rows = [

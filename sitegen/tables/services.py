@@ -35,6 +35,25 @@ def _learner(result: str) -> str:
     return table(("update", "library", "updates/s of CPU time", "updates/s", "ActorQ is faster by"), rows)
 
 
+def learner_cores() -> str:
+    """Updates per second by number of threads."""
+    return _learner_cores("learner_cores")
+
+
+def learner_cores_without_vnni() -> str:
+    """The same on a processor without AVX-512, VNNI and bfloat16."""
+    return _learner_cores("learner_cores_without_vnni")
+
+
+def _learner_cores(result: str) -> str:
+    rows = [
+        (case, contender, each["updates_per_second"], each["of_one_thread"])
+        for case, contenders in figures(result).items()
+        for contender, each in contenders.items()
+    ]
+    return table(("update", "library and threads", "updates/s", "times ActorQ with one thread"), rows)
+
+
 def gpu() -> str:
     """Updates per second on a GPU and on the CPU beside it."""
     rows = [

@@ -1,11 +1,14 @@
 """Missed targets have plain words, and a target that only the baseline's spread meets is shown as such."""
 
+import re
+
 import pytest
 
 from benchmarks.harness import Meaning, Target
 from sitegen import results, verdicts
 from sitegen.parts import part
 from sitegen.results import beside, target_of
+from tests.documentation.code_blocks import ROOT
 
 BY_SPREAD = [
     (name, target)
@@ -89,3 +92,20 @@ def test_a_mean_is_compared_with_its_baseline_in_words() -> None:
 def test_the_command_of_an_old_result_is_that_of_its_own_benchmark() -> None:
     assert results.command("peers").startswith("python -m benchmarks.libraries.peers --tasks")
     assert results.command("structured_peers").startswith("python -m benchmarks.environments.peers")
+
+
+def test_the_overview_answers_ten_questions_with_figures_and_existing_pages() -> None:
+    rows = part("answers").splitlines()[2:]
+    assert len(rows) == 10
+    for row in rows:
+        assert re.match(r"\| \[[^\]]+\?\]\(\S+\.md\) \| .*\*\*.*\d.*\*\*", row), row
+    pages = [re.findall(r"\]\((\S+\.md)\)", row) for row in rows]
+    assert all((ROOT / "docs" / "benchmarks" / page).exists() for linked in pages for page in linked)
+
+
+def test_the_overview_names_missed_targets_and_lower_returns() -> None:
+    sooner, _, returns, *_ = part("answers").splitlines()[2:]
+    missed = next(each for each in verdicts.failed() if each.result == "actorq_balance")
+    assert f"the target of {missed.target.bound:g} is missed" in sooner
+    lower = {verdicts.plain(each.name.partition(":")[0]) for name, each in BY_SPREAD if name != "precision"}
+    assert all(task in returns for task in lower)
