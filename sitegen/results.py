@@ -85,11 +85,9 @@ def command(name: str) -> str:
 
 def line(name: str) -> str:
     """Date, machine, verdicts and command of a result, in one line."""
-    verdicts = _verdicts(name)
     machine = load(name)["machine"]
     on = ", ".join([machine["cpu"], f"{machine['cores']} cores", *machine.get("gpus", [])])
-    met = f"Targets met: {sum(verdicts)} of {len(verdicts)}."
-    return f"Measured {time_of(name)[:10]} on {on}. {met} Command: `{command(name)}`"
+    return f"Measured {time_of(name)[:10]} on {on}. Targets met: {_met(name)}. Command: `{command(name)}`"
 
 
 def record(name: str) -> str:
@@ -106,9 +104,7 @@ def overview() -> str:
     """A block to open, with all results: what made them, when, how many targets are met, and their pages."""
     rows = []
     for name in stored():
-        verdicts = _verdicts(name)
-        met = f"{sum(verdicts)} of {len(verdicts)}"
-        rows.append((f"[`{name}`]({page(name)})", f"`{command(name)}`", time_of(name)[:10], met))
+        rows.append((f"[`{name}`]({page(name)})", f"`{command(name)}`", time_of(name)[:10], _met(name)))
     return _folded("All results", table(("result", "command", "date", "targets met"), rows))
 
 
@@ -146,8 +142,12 @@ def _newest(names: Sequence[str]) -> dict[str, str]:
     return {run["task"]: name for name in names for run in figures(name)["runs"]}
 
 
-def _verdicts(name: str) -> list[bool]:
-    return [target["met"] for target in load(name)["targets"] if target["met"] is not None]
+def _met(name: str) -> str:
+    """How many targets are met, of those with a verdict, and how many have none. Other processors' do not count."""
+    here = [target for target in load(name)["targets"] if target["met"] is not None]
+    verdicts = [target["met"] for target in here if not target.get("refused")]
+    without = f", {len(here) - len(verdicts)} without a verdict" if len(here) > len(verdicts) else ""
+    return f"{sum(verdicts)} of {len(verdicts)}{without}"
 
 
 def _conditions(name: str) -> str:

@@ -78,6 +78,11 @@ def test_a_target_that_the_spread_alone_meets_says_so_beside_its_figure(name: st
     assert beside(target) in rows[0]
 
 
+def test_targets_without_a_verdict_are_counted_apart() -> None:
+    assert "Targets met: 0 of 0, 1 without a verdict." in results.line("returns_pong")
+    assert "Targets met: 3 of 4, 1 without a verdict." in results.line("actorq_gpu_to_target")
+
+
 def test_a_mean_is_compared_with_its_baseline_in_words() -> None:
     def words(measured: float, bound: float = 80.0) -> str:
         return beside(Target("mean", measured, bound, at_most=False, baseline=100.0))
