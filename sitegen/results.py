@@ -16,14 +16,6 @@ from benchmarks.processor import absent
 from sitegen.markdown import number, table
 
 Run = dict[str, Any]
-_ROOT = Path(__file__).parents[1]
-_BENCHMARKS = _ROOT / "benchmarks"
-_PAGES = _ROOT / "docs" / "benchmarks"
-# Where a command put its files says nothing.
-_PLACES = re.compile(r"--(json|plot|directory|cache|environments|endpoint|url) \S+")
-# Modules of old results whose last name has another module today.
-_RENAMED = {"benchmarks.peers": "benchmarks.libraries.peers"}
-
 _BY_SPREAD = "met only because the baseline's seeds spread widely"
 # Results that measure the same again, from the older to the newest. The older one is kept, because it missed a target
 # or has tasks that the newer ones lack.
@@ -38,6 +30,14 @@ NEWER = {
     "returns_repeated": ("returns_finger_spin",),
     "rlx2": ("rlx2_inverted_pendulum", "rlx2_half_cheetah", "rlx2_sac_half_cheetah"),
 }
+
+_ROOT = Path(__file__).parents[1]
+_BENCHMARKS = _ROOT / "benchmarks"
+_PAGES = _ROOT / "docs" / "benchmarks"
+# Where a command put its files says nothing.
+_PLACES = re.compile(r"--(json|plot|directory|cache|environments) \S+")
+# Two modules have the last name of this one, which was in no folder when its results were stored.
+_MOVED = {"benchmarks.peers": "benchmarks.libraries.peers"}
 
 
 @cache
@@ -73,13 +73,14 @@ def page(name: str) -> str:
 def command(name: str) -> str:
     """The command of a result, by the name that its module has today, without the places of files."""
     words = _PLACES.sub("", load(name)["command"]).split()
-    words[2] = _RENAMED.get(words[2], words[2])
-    place = _ROOT.joinpath(*words[2].split("."))
-    if not place.is_dir() and not place.with_suffix(".py").exists():
-        module = words[2].rpartition(".")[2]
-        for file in [*_BENCHMARKS.glob(f"*/{module}.py"), *_BENCHMARKS.glob(f"*/{module}/__main__.py")]:
-            parts = file.relative_to(_ROOT).with_suffix("").parts
-            words[2] = ".".join(part for part in parts if part != "__main__")
+    words[2] = _MOVED.get(words[2], words[2])
+    path = _ROOT.joinpath(*words[2].split("."))
+    if path.with_suffix(".py").exists() or (path / "__main__.py").exists():
+        return " ".join(words)
+    module = words[2].rpartition(".")[2]
+    for file in [*_BENCHMARKS.glob(f"*/{module}.py"), *_BENCHMARKS.glob(f"*/{module}/__main__.py")]:
+        parts = file.relative_to(_ROOT).with_suffix("").parts
+        words[2] = ".".join(part for part in parts if part != "__main__")
     return " ".join(words)
 
 
