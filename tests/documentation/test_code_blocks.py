@@ -43,6 +43,8 @@ RUN_ELSEWHERE = {
     "docs/how-to/clients.md": "tests/integration/test_api_examples.py",
     "docs/how-to/cluster-command.md": "tests/integration/test_mutual_tls.py",
     "docs/how-to/export.md": "tests/integration/test_export_page.py",
+    "docs/how-to/from-stable-baselines3.md": "tests/integration/test_python_pages.py",
+    "docs/how-to/python.md": "tests/integration/test_python_pages.py",
     "docs/how-to/quantize.md": "tests/integration/test_export_snippets.py",
     "docs/how-to/tls.md": "tests/integration/test_mutual_tls.py",
     "docs/tutorials/algorithm.md": "tests/learner_service/algorithms/test_algorithm_examples.py",
