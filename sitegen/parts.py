@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from sitegen import commands, configuration, metrics, results, rpcs, verdicts
+from sitegen import commands, configuration, firstscreen, metrics, results, rpcs, schemechoice, verdicts
 from sitegen.tables import TABLES
 
 _PARTS: dict[str, Callable[[], str]] = {
@@ -19,6 +19,14 @@ _PARTS: dict[str, Callable[[], str]] = {
     "missed before": verdicts.missed_before,
     "no verdict": verdicts.no_verdict,
     "results": results.overview,
+    "gain of quantization": firstscreen.quantization_gain,
+    "limits of the gain": firstscreen.limits_of_gain,
+    "seconds to the same return": firstscreen.peers_seconds,
+    "commands of these results": firstscreen.commands,
+    "fastest schemes": schemechoice.fastest_schemes,
+    "fastest schemes without vnni": schemechoice.fastest_schemes_without_vnni,
+    "rows of int8-static": schemechoice.static_rows,
+    "price of int8": schemechoice.price_of_int8,
 }
 
 

@@ -129,16 +129,6 @@ def test_a_field_that_a_result_lacks_is_shown_as_not_recorded() -> None:
     assert results.load("start")["commit"][:12] in results.record("start")
 
 
-def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\|[^|]+\| (more than )?([\d.]+) \|.*results/(\w+)\.json", readme, re.MULTILINE)
-    assert rows
-    for more, figure, name in rows:
-        # "more than" is rounded down.
-        measured = [target["measured"] - (0.05 if more else 0) for target in results.load(name)["targets"]]
-        assert figure in {f"{value:.1f}" for value in measured}, (name, figure)
-
-
 def test_names_that_a_docstring_explains_are_a_list() -> None:
     text = "Act.\n\nobservations, dones: float32[B, N],\n    of a batch.\nseed: of the noise.\n\nRaises UserError."
     items = "- `observations`, `dones`: float32[B, N],\n    of a batch.\n- `seed`: of the noise."

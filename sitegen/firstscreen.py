@@ -1,0 +1,141 @@
+"""Tables of README and home page: what quantized actors gain, and what the whole system gains."""
+
+import re
+from statistics import median
+from typing import Any
+
+from sitegen import results
+from sitegen.markdown import interval, number, spread, table
+
+QUANTIZED = ("int8", "int4")
+_GAINS = ("actorq", "actorq_balance")
+_OURS, _THEIRS = "actorq", ("stable-baselines3", "rllib")
+# Tasks of the comparison with other libraries. The presets have one algorithm for each.
+_TASKS = ("dqn/CartPole-v1", "ppo/CartPole-v1", "dqn/LunarLander-v3", "sac/Pendulum-v1", "sac/HalfCheetah-v5")
+_PEERS = "benchmarks.libraries.peers"
+_BASELINES = {"torch": "PyTorch", "fp32": "ONNX Runtime FP32"}
+
+Task = dict[str, Any]
+Ratio = dict[str, float]
+Run = dict[str, Any]
+
+
+def tasks_of_gain() -> list[Task]:
+    """The comparisons of actors, the widest policies of an algorithm first."""
+    return [task for name in _GAINS for task in results.figures(name)["tasks"]]
+
+
+def megabytes(task: Task) -> str:
+    """The size of the FP32 policy of a comparison of actors."""
+    return f"{task['variants'][0]['runs'][0]['fp32_bytes'] / 1e6:.2g}"
+
+
+def quantization_gain() -> str:
+    """Times faster to the target return with quantized actors, over both kinds of FP32 actors."""
+    head = [f"{name} over {_BASELINES[baseline]}" for name in QUANTIZED for baseline in _BASELINES]
+    rows = []
+    for task in tasks_of_gain():
+        ratios = _ratios(task)
+        gains = (_gain(ratios.get((name, baseline))) for name in QUANTIZED for baseline in _BASELINES)
+        size = f"3 x {task['width']} units, {megabytes(task)} MB"
+        rows.append((f"{task['algorithm'].upper()} on {_short(task['environment'])}, {size}", *gains))
+    return table(("task and policy", *head), rows)
+
+
+def _ratios(task: Task) -> dict[tuple[str, str], Ratio | None]:
+    """Times faster to the target, by the name of the actors and that of the actors of comparison."""
+    return {
+        (variant["name"], ratio["baseline"]): ratio["time_to_target"]
+        for variant in task["variants"]
+        for ratio in variant["ratios"]
+    }
+
+
+def _gain(ratio: Ratio | None) -> str:
+    """A ratio with its interval. One that may be 1 shows no gain."""
+    if ratio is None:
+        return "not reached"
+    value, _, rest = interval(ratio, "value").partition(" ")
+    return f"**{value}** {rest}" if _is_clear(ratio) else f"{value} {rest}, no clear gain"
+
+
+def _is_clear(ratio: Ratio | None) -> bool:
+    return ratio is not None and ratio.get("low") is not None and ratio["low"] > 1
+
+
+def limits_of_gain() -> str:
+    """What quantized actors do not give, as a list."""
+    tasks = tasks_of_gain()
+    widest, narrowest = (of(tasks, key=lambda task: int(task["width"])) for of in (max, min))
+    size = f"A policy of {megabytes(widest)} MB for {_short(widest['environment']).partition('-')[0]}"
+    found = [f"{size} is a stress test. The task needs no policy of that size."]
+    gains = _ratios(narrowest)
+    if not any(_is_clear(gains.get((name, "fp32"))) for name in QUANTIZED):
+        found.append(
+            f"Policies of {narrowest['width']} units gain from ONNX Runtime, and not clearly from quantization."
+        )
+    for name in _GAINS:
+        for target in results.load(name)["targets"]:
+            what = re.fullmatch(r"(\w+)/(?:\w+/)?([\w-]+)/\d+: (\w+), time to the target over torch", target["name"])
+            if target["met"] is False and what:
+                missed = f"{what[1].upper()} on {what[2]} **misses its target**, a gain of {number(target['bound'])}."
+                found.append(f"{missed} {what[3]} actors gain {number(target['measured'])} over PyTorch actors.")
+    return "\n".join(f"- {each}" for each in found)
+
+
+def peers_seconds() -> str:
+    """Seconds of the whole command to the same return, of each library."""
+    head = ("task", "ActorQ, s", "Stable-Baselines3 (SB3), s", "RLlib, s", "times faster than SB3", "memory over SB3")
+    return table(head, (_peers_row(task) for task in _TASKS))
+
+
+def _peers_row(task: str) -> tuple[object, ...]:
+    algorithm, _, environment = task.partition("/")
+    runs = _peer_runs(task)
+    seconds = {system: [run["seconds"] for run in of] for system, of in runs.items()}
+    cells = [_seconds(runs.get(system)) for system in (_OURS, *_THEIRS)]
+    name = f"{algorithm.upper()} on {environment}"
+    if _OURS not in runs or _THEIRS[0] not in runs:
+        return (name, *cells, None, None)
+    ours, theirs = seconds[_OURS], seconds[_THEIRS[0]]
+    times = f"{median(theirs) / median(ours):.1f}"
+    overlap = max(ours) >= min(theirs) and max(theirs) >= min(ours)
+    memory = [median(run["peak_memory_mb"] for run in runs[system]) for system in (_OURS, _THEIRS[0])]
+    return (name, *cells, f"{times}, ranges overlap" if overlap else f"**{times}**", f"{memory[0] / memory[1]:.1f}")
+
+
+def _seconds(runs: list[Run] | None) -> str:
+    """Median and range. Seeds that miss the target count with their time limit."""
+    if not runs:
+        return "not measured"
+    seconds, reached = [run["seconds"] for run in runs], sum(run["reached"] for run in runs)
+    if reached == len(runs):
+        return spread(seconds)
+    return f"more than {number(median(seconds))} ({reached} of {len(runs)} seeds reached it)"
+
+
+def _peer_runs(task: str) -> dict[str, list[Run]]:
+    """The runs of the newest result that has the task, by library."""
+    named = [name for name in results.stored() if _PEERS in results.command(name).split()]
+    for name in sorted(named, key=lambda each: str(results.load(each)["date"]), reverse=True):
+        found: dict[str, list[Run]] = {}
+        for run in results.figures(name)["runs"]:
+            if run["task"] == task:
+                found.setdefault(run["system"], []).append(run)
+        if found:
+            return found
+    return {}
+
+
+def commands() -> str:
+    """The command of each result behind these tables, with its machine."""
+    peers = [name for name in results.stored() if _PEERS in results.command(name).split()]
+    rows = []
+    for name in (*_GAINS, *peers):
+        machine = results.load(name)["machine"]
+        rows.append((f"`{name}.json`", f"`{results.command(name)}`", f"{machine['cpu']}, {machine['cores']} cores"))
+    return table(("result", "command", "machine"), rows)
+
+
+def _short(environment: str) -> str:
+    return environment.rpartition("/")[2]
