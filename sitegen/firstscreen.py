@@ -79,13 +79,15 @@ def limits_of_gain() -> str:
             what = re.fullmatch(r"(\w+)/(?:\w+/)?([\w-]+)/\d+: (\w+), time to the target over torch", target["name"])
             if target["met"] is False and what:
                 missed = f"{what[1].upper()} on {what[2]} **misses its target**, a gain of {number(target['bound'])}."
-                found.append(f"{missed} {what[3]} actors gain {number(target['measured'])} over PyTorch actors.")
+                found.append(
+                    f"{missed} With {what[3]} actors the gain over PyTorch actors is {number(target['measured'])}."
+                )
     return "\n".join(f"- {each}" for each in found)
 
 
 def peers_seconds() -> str:
     """Seconds of the whole command to the same return, of each library."""
-    head = ("task", "ActorQ, s", "Stable-Baselines3 (SB3), s", "RLlib, s", "times faster than SB3", "memory over SB3")
+    head = ("task", "times faster than SB3", "ActorQ, s", "Stable-Baselines3 (SB3), s", "RLlib, s", "memory over SB3")
     return table(head, (_peers_row(task) for task in _TASKS))
 
 
@@ -96,12 +98,13 @@ def _peers_row(task: str) -> tuple[object, ...]:
     cells = [_seconds(runs.get(system)) for system in (_OURS, *_THEIRS)]
     name = f"{algorithm.upper()} on {environment}"
     if _OURS not in runs or _THEIRS[0] not in runs:
-        return (name, *cells, None, None)
+        return (name, None, *cells, None)
     ours, theirs = seconds[_OURS], seconds[_THEIRS[0]]
     times = f"{median(theirs) / median(ours):.1f}"
     overlap = max(ours) >= min(theirs) and max(theirs) >= min(ours)
     memory = [median(run["peak_memory_mb"] for run in runs[system]) for system in (_OURS, _THEIRS[0])]
-    return (name, *cells, f"{times}, ranges overlap" if overlap else f"**{times}**", f"{memory[0] / memory[1]:.1f}")
+    gain = f"{times}, ranges overlap" if overlap else f"**{times}**"
+    return (name, gain, *cells, f"{memory[0] / memory[1]:.1f}")
 
 
 def _seconds(runs: list[Run] | None) -> str:

@@ -15,7 +15,7 @@ import termios
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import dropwhile, groupby
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -30,6 +30,8 @@ _PERIOD_S = 0.25
 # Seconds that the whole run takes in the picture at most, and that its last screen stays.
 _LONGEST_S, _LAST_S = 20.0, 6.0
 _PADDING = 14.0
+# Lines of the smallest panel that has the status of the run.
+_WHOLE = 16
 _COMMAND = ("train",)
 # How the display moves back to the first line of the panel, and other controls.
 _REDRAWN = re.compile(r"\r?\x1b\[2K(?:\x1b\[1A\x1b\[2K)*")
@@ -97,6 +99,11 @@ def thinned(screens: Sequence[Screen], period_s: float = _PERIOD_S) -> list[Scre
     return [*found[:-1], Screen(screens[-1].at_s, screens[-1].lines)]
 
 
+def without_start(screens: Sequence[Screen]) -> list[Screen]:
+    """The screens from the first one with a whole panel on: before it, processes are still starting."""
+    return list(dropwhile(lambda screen: len(screen.lines) < _WHOLE, screens)) or list(screens)
+
+
 def picture(command: str, screens: Sequence[Screen]) -> str:
     """The animated SVG. A line that stays the same from screen to screen is drawn once."""
     started = screens[0].at_s
@@ -154,7 +161,7 @@ def main() -> None:
     """Record a run and write the picture."""
     with tempfile.TemporaryDirectory() as folder:
         screens = record([sys.executable, "-m", "actorq_apps.cli.main", *_COMMAND], Path(folder))
-    content = picture(f"actorq {' '.join(_COMMAND)}", thinned(screens))
+    content = picture(f"actorq {' '.join(_COMMAND)}", thinned(without_start(screens)))
     (svg.IMAGES / "panel.svg").write_text(content, encoding="utf-8")
 
 

@@ -12,7 +12,7 @@ from actorq_apps.cli.display.panel import figures
 from sitegen.firstscreen import tasks_of_gain
 from sitegen.pictures import terminal
 from sitegen.pictures.__main__ import pictures
-from sitegen.pictures.recording import COLUMNS, Screen, lines_of, picture, record, thinned
+from sitegen.pictures.recording import COLUMNS, Screen, lines_of, picture, record, thinned, without_start
 from sitegen.pictures.svg import IMAGES
 from tests.builders.run_status import run_status
 from tests.documentation.code_blocks import ROOT
@@ -122,6 +122,12 @@ def test_of_many_screens_one_for_each_period_stays_and_the_last_one() -> None:
     screens = [screen(at_s, str(at_s)) for at_s in (0.1, 0.2, 0.6, 1.1)]
     kept = thinned(screens, period_s=0.5)
     assert [(each.at_s, each.lines[0].plain) for each in kept] == [(0.0, "0.2"), (0.5, "0.6"), (1.1, "1.1")]
+
+
+def test_the_start_is_left_out_until_the_panel_is_whole() -> None:
+    screens = [screen(0, "starting"), screen(1, *("panel",) * 20), screen(2, "end")]
+    assert without_start(screens) == screens[1:]
+    assert without_start(screens[:1]) == screens[:1]
 
 
 def test_a_line_is_drawn_once_for_the_time_that_it_stays() -> None:
