@@ -4,8 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from sitegen import commands, configuration, firstscreen, metrics, results, rpcs, schemechoice, verdicts
-from sitegen.tables import TABLES
+from sitegen import commands, configuration, metrics, results, rpcs, verdicts
+from sitegen.tables import TABLES, first_screen, scheme_choice
 
 _PARTS: dict[str, Callable[[], str]] = {
     "settings of a run": configuration.run_settings,
@@ -19,14 +19,14 @@ _PARTS: dict[str, Callable[[], str]] = {
     "missed before": verdicts.missed_before,
     "no verdict": verdicts.no_verdict,
     "results": results.overview,
-    "gain of quantization": firstscreen.quantization_gain,
-    "limits of the gain": firstscreen.limits_of_gain,
-    "seconds to the same return": firstscreen.peers_seconds,
-    "commands of these results": firstscreen.commands,
-    "fastest schemes": schemechoice.fastest_schemes,
-    "fastest schemes without vnni": schemechoice.fastest_schemes_without_vnni,
-    "rows of int8-static": schemechoice.static_rows,
-    "price of int8": schemechoice.price_of_int8,
+    "gain of quantization": first_screen.quantization_gain,
+    "limits of the gain": first_screen.limits_of_gain,
+    "seconds to the same return": first_screen.peers_seconds,
+    "commands of these results": first_screen.commands,
+    "fastest schemes": scheme_choice.fastest_schemes,
+    "fastest schemes without vnni": scheme_choice.fastest_schemes_without_vnni,
+    "rows of int8-static": scheme_choice.static_rows,
+    "price of int8": scheme_choice.price_of_int8,
 }
 
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from sitegen.firstscreen import QUANTIZED, megabytes, tasks_of_gain
 from sitegen.markdown import number
 from sitegen.pictures import svg
 from sitegen.pictures.svg import Palette
+from sitegen.tables.first_screen import QUANTIZED, megabytes, tasks_of_gain
 
 _WIDTH = 420
 # Where the bars begin, and the length of the longest bar with its interval.

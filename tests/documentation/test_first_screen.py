@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from sitegen import firstscreen, parts, readme, results, schemechoice
+from sitegen import parts, readme, results
+from sitegen.tables import first_screen, scheme_choice
 from tests.documentation.code_blocks import ROOT
 
 README = readme.README.read_text(encoding="utf-8")
@@ -82,8 +83,8 @@ def test_a_gain_whose_interval_has_one_in_it_is_no_clear_gain(monkeypatch: pytes
     made = {"unclear": comparison(ratio(1.2, 0.9, 1.6)), "clear": comparison(ratio(1.2, 1.1, 1.6))}
     found = {}
     for name, task in made.items():
-        monkeypatch.setattr(firstscreen, "tasks_of_gain", lambda task=task: [task])
-        found[name] = (firstscreen.quantization_gain(), firstscreen.limits_of_gain())
+        monkeypatch.setattr(first_screen, "tasks_of_gain", lambda task=task: [task])
+        found[name] = (first_screen.quantization_gain(), first_screen.limits_of_gain())
     (unclear,) = rows(found["unclear"][0]).values()
     assert unclear[:3] == ["**2** (1.5 to 3)", "1.2 (0.9 to 1.6), no clear gain", "not reached"]
     assert rows(found["clear"][0]).popitem()[1][1] == "**1.2** (1.1 to 1.6)"
@@ -99,7 +100,7 @@ def test_each_missed_gain_is_listed() -> None:
         for target in results.load(name)["targets"]
         if target["met"] is False and "time to the target over torch" in target["name"]
     ]
-    assert firstscreen.limits_of_gain().count("**misses its target**") == len(missed)
+    assert first_screen.limits_of_gain().count("**misses its target**") == len(missed)
 
 
 def peers(ours: list[float], theirs: list[float]) -> list[dict[str, Any]]:
@@ -129,7 +130,7 @@ def test_seconds_of_libraries_show_overlaps_missed_targets_and_what_was_not_meas
 ) -> None:
     monkeypatch.setattr(results, "stored", lambda: ["peers"])
     monkeypatch.setattr(results, "figures", lambda name: {"runs": peers([9.0, 10.0, 12.0], theirs)})
-    found = rows(firstscreen.peers_seconds())
+    found = rows(first_screen.peers_seconds())
     assert found["DQN on CartPole-v1"] == expected
     assert found["SAC on Pendulum-v1"] == ["", "not measured", "not measured", "not measured", ""]
 
@@ -141,11 +142,11 @@ def test_a_task_with_several_results_shows_the_newest(monkeypatch: pytest.Monkey
     monkeypatch.setattr(results, "command", lambda name: "python -m benchmarks.libraries.peers")
     monkeypatch.setattr(results, "load", lambda name: {"date": dates[name]})
     monkeypatch.setattr(results, "figures", lambda name: {"runs": made[name]})
-    assert rows(firstscreen.peers_seconds())["DQN on CartPole-v1"][1] == "10"
+    assert rows(first_screen.peers_seconds())["DQN on CartPole-v1"][1] == "10"
 
 
 def test_what_the_pages_say_about_other_libraries_holds() -> None:
-    found = rows(firstscreen.peers_seconds())
+    found = rows(first_screen.peers_seconds())
     gains = {task: float(re.sub(r"[*]|,.*", "", cells[0])) for task, cells in found.items() if cells[0]}
     for page in (README, HOME):
         assert ("PPO gains less than DQN" in page) == (gains["PPO on CartPole-v1"] < gains["DQN on CartPole-v1"])
@@ -170,13 +171,13 @@ def test_the_fastest_scheme_stands_with_its_equals_and_its_gain(monkeypatch: pyt
         cell("cnn", 1, fp32=30, int8=20, int8_static=10),
     ]
     monkeypatch.setattr(results, "figures", lambda name: {"cells": cells})
-    assert rows(schemechoice.fastest_schemes()) == {
+    assert rows(scheme_choice.fastest_schemes()) == {
         "MLP, 64 units": ["`fp32`", "`fp32`"],
         "MLP, 256 units": ["`int8`, 3.0", "`int8-static` or `int8`, 2.0"],
         "convolutions": ["`int8-static`, 3.0", ""],
     }
-    assert "in 1 of 2 rows of MLPs. The exceptions are 64 units at batch 8 (`fp32`)." in schemechoice.static_rows()
-    assert "at most 33% longer" in schemechoice.price_of_int8()
+    assert "in 1 of 2 rows of MLPs. The exceptions are 64 units at batch 8 (`fp32`)." in scheme_choice.static_rows()
+    assert "at most 33% longer" in scheme_choice.price_of_int8()
 
 
 def advised(kind: str, width: int, batch: int) -> str:

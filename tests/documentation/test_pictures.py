@@ -9,11 +9,11 @@ import pytest
 from rich.text import Text
 
 from actorq_apps.cli.display.panel import figures
-from sitegen.firstscreen import tasks_of_gain
 from sitegen.pictures import terminal
 from sitegen.pictures.__main__ import pictures
 from sitegen.pictures.recording import COLUMNS, Screen, lines_of, picture, record, thinned, without_start
 from sitegen.pictures.svg import IMAGES
+from sitegen.tables.first_screen import tasks_of_gain
 from tests.builders.run_status import run_status
 from tests.documentation.code_blocks import ROOT
 

@@ -52,11 +52,12 @@ def _ratios(task: Task) -> dict[tuple[str, str], Ratio | None]:
 
 
 def _gain(ratio: Ratio | None) -> str:
-    """A ratio with its interval. One that may be 1 shows no gain."""
+    """A ratio with its interval. A ratio that may be 1, or that has no interval, is no clear gain."""
     if ratio is None:
         return "not reached"
-    value, _, rest = interval(ratio, "value").partition(" ")
-    return f"**{value}** {rest}" if _is_clear(ratio) else f"{value} {rest}, no clear gain"
+    text = interval(ratio, "value")
+    value, _, rest = text.partition(" ")
+    return f"**{value}** {rest}" if _is_clear(ratio) else f"{text}, no clear gain"
 
 
 def _is_clear(ratio: Ratio | None) -> bool:
