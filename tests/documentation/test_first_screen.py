@@ -199,3 +199,11 @@ def test_the_advised_scheme_is_within_a_tenth_of_the_fastest() -> None:
     assert "| MLP of 1024 units and more, one environment per actor | `int4` |" in CHOOSING
     assert "| MLP of 64 units; of 128 units with one environment per actor | `fp32`, or" in CHOOSING
     assert "| MLP of 128 units and more, eight or more environments per actor | `int8-static`, or" in CHOOSING
+
+
+def test_auto_shows_no_gain_over_fp32_in_whole_runs_of_small_policies() -> None:
+    (small,) = (task for task in results.figures("actorq")["tasks"] if task["width"] == 256)
+    (auto,) = (variant for variant in small["variants"] if variant["name"] == "auto")
+    (over_fp32,) = (ratio["time_to_target"] for ratio in auto["ratios"] if ratio["baseline"] == "fp32")
+    assert "In whole runs of small policies `auto` gains nothing over `fp32`" in CHOOSING
+    assert over_fp32["low"] < 1 < over_fp32["high"]
