@@ -40,6 +40,7 @@ OTHERS = {
 }
 # Blocks that other tests run.
 RUN_ELSEWHERE = {
+    "README.md": "tests/integration/test_python_pages.py",
     "docs/how-to/clients.md": "tests/integration/test_api_examples.py",
     "docs/how-to/cluster-command.md": "tests/integration/test_mutual_tls.py",
     "docs/how-to/export.md": "tests/integration/test_export_page.py",
