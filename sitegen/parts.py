@@ -4,7 +4,19 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from sitegen import commands, configuration, metrics, results, rpcs, verdicts
+from sitegen import (
+    citation,
+    commands,
+    configuration,
+    expectations,
+    metrics,
+    results,
+    rpcs,
+    sizes,
+    tested,
+    training_run,
+    verdicts,
+)
 from sitegen.tables import TABLES, first_screen, scheme_choice
 
 _PARTS: dict[str, Callable[[], str]] = {
@@ -13,6 +25,18 @@ _PARTS: dict[str, Callable[[], str]] = {
     "presets": configuration.presets,
     "commands": commands.commands,
     "metrics": metrics.metrics,
+    "citation": citation.entries,
+    "steps to the target": expectations.steps_to_target,
+    "sizes of services": sizes.of_services,
+    "sizes of a run": sizes.of_a_run,
+    "tested machines": tested.machines,
+    "tested Python": tested.pythons,
+    "tested packages": tested.packages,
+    "formats": tested.formats,
+    "TrainingRun specification": training_run.specification,
+    "TrainingRun status": training_run.status,
+    "TrainingRun states": training_run.states,
+    "TrainingRun columns": training_run.columns,
     "RPCs": rpcs.services,
     "messages": rpcs.messages,
     "missed targets": verdicts.missed,
@@ -36,8 +60,16 @@ def _text(name: str) -> str:
     return text.replace("](docs/", "](../").replace("](CHANGELOG.md)", "](changelog.md)")
 
 
+def _file(name: str) -> str:
+    """A file of the project as a code block."""
+    path = Path(__file__).parents[1] / name
+    language = {".py": "python", ".sbatch": "sh", ".yaml": "yaml"}[path.suffix]
+    return f"```{language}\n{path.read_text(encoding='utf-8').rstrip()}\n```"
+
+
 # Of one stored result, or of one file.
 _OF: dict[str, Callable[[str], str]] = {
+    "file": _file,
     "line": verdicts.line,
     "record": results.record,
     "text": _text,

@@ -1,6 +1,6 @@
 """Limits of all values that services exchange, keep, or take as settings.
 
-docs/concepts/limits.md has the limits as a table.
+docs/reference/limits.md has the limits as a table.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Checks of the values that a peer sends, against the limits of `domain.limits`.
 
 Each check takes the name of a field and a value, and returns the value. It raises InvalidInputError with the name, the
-limit and the value. docs/concepts/limits.md has the limits as a table.
+limit and the value. docs/reference/limits.md has the limits as a table.
 """
 
 import math

@@ -10,7 +10,6 @@ from google.protobuf.descriptor import ServiceDescriptor
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
-from actorq import process
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import leaves
 from actorq.process import PROCESS_SETTINGS
@@ -93,14 +92,6 @@ def test_older_results_are_folded_away(site: dict[str, str]) -> None:
     for older, newer in (("copies_before", "copies"), ("floods_before", "floods")):
         assert f"<code>{results.command(older)}</code></p>" in folded
         assert f"<code>{results.command(newer)}</code></p>" not in folded
-
-
-def test_the_page_of_services_has_each_of_their_exit_codes() -> None:
-    page = (ROOT / "docs" / "how-to" / "services.md").read_text(encoding="utf-8")
-    codes = {code for name, code in vars(process).items() if name.startswith("EXIT_") and isinstance(code, int)}
-    assert re.findall(r"^\| (\d+) \|", page, re.MULTILINE) == [
-        str(code) for code in sorted(codes - {process.EXIT_REFUSED})
-    ]
 
 
 def test_every_result_and_every_table_is_on_a_page() -> None:

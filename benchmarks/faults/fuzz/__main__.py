@@ -39,7 +39,7 @@ from benchmarks.processes import ServiceProcess, serving
 from learner_service.algorithms import make_algorithm
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 
-# The statuses of docs/concepts/limits.md. The benchmark calls no unknown methods. Its own cancellations do not count.
+# The statuses of docs/reference/limits.md. The benchmark calls no unknown methods. Its own cancellations do not count.
 _DOCUMENTED = {
     grpc.StatusCode.OK,
     grpc.StatusCode.INVALID_ARGUMENT,

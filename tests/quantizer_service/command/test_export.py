@@ -118,6 +118,16 @@ def test_the_description_says_all_that_a_user_of_the_file_needs(run: RunDirector
     assert told["fidelity"]["layers"][0]["name"] == "layers.0"
 
 
+def test_the_page_of_the_description_has_each_of_its_fields(run: RunDirectory, command: Exit) -> None:
+    assert command(run.root)[0] == 0
+    told = description()
+    page = Path(__file__).parents[3].joinpath("docs", "reference", "policy-json.md").read_text("utf-8")
+    for title, fields in (("Fields", told), ("environment", told["environment"]), ("fidelity", told["fidelity"])):
+        section = page.partition(f"## {title}\n")[2].partition("\n## ")[0]
+        cells = re.findall(r"^\| (`.+?`) \|", section, re.MULTILINE)
+        assert {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} == fields.keys(), title
+
+
 @pytest.mark.parametrize(("choice", "version"), [("best", 1), ("newest", 3), ("2", 2)])
 def test_a_version_can_be_chosen(run: RunDirectory, command: Exit, choice: str, version: int) -> None:
     assert command(run.root, "--version", choice)[0] == 0

@@ -1,0 +1,251 @@
+"""docs/how-to/several-machines.md on machines that are network namespaces: their only connection is a bridge.
+
+The commands are those of the page. Programs that enter a namespace stand for ssh, scp, srun and scontrol.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from actorq.process import EXIT_INTERRUPTED
+from tests.documentation.code_blocks import ROOT, blocks
+
+PAGE = "docs/how-to/several-machines.md"
+JOB = ROOT / "examples" / "slurm" / "train.sbatch"
+NODES = ("node1", "node2", "node3")
+PATIENCE_S = 180
+TARGET = 350
+# Enters a machine as its user does: in a folder of its own.
+_ENTER = """#!/bin/sh
+node=$1; shift
+cd {root}/$node && exec ip netns exec {prefix}-$node "$@"
+"""
+_SSH = """#!/bin/sh
+node=$1; shift
+exec enter "$node" sh -c "$*"
+"""
+_SCP = """#!/bin/sh
+# scp -r SOURCE NODE:TARGET
+exec cp -r "$2" "{root}/${{3%%:*}}/${{3#*:}}"
+"""
+_SCONTROL = f"#!/bin/sh\nprintf '%s\\n' {' '.join(NODES)}\n"
+_SRUN = f"""#!/bin/bash
+processes=()
+number=0
+for node in {" ".join(NODES)}; do
+    # All nodes share the folder of the job.
+    ip netns exec {{prefix}}-$node env SLURM_NODEID=$number "$@" &
+    processes+=($!)
+    number=$((number + 1))
+done
+trap 'kill -TERM "${{{{processes[@]}}}}"' TERM
+code=0
+for process in "${{{{processes[@]}}}}"; do wait "$process" || code=$?; done
+exit $code
+"""
+
+
+def missing() -> str:
+    """What this machine lacks for network namespaces; empty if nothing."""
+    if shutil.which("ip") is None:
+        return "needs the command `ip` of iproute2"
+    if os.geteuid() != 0:
+        return "needs root, to make network namespaces"
+    name = f"aqtry{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    if made.returncode:
+        return f"cannot make a network namespace: {made.stderr.strip()}"
+    subprocess.run(["ip", "netns", "del", name], check=True)
+    return ""
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+
+@dataclass
+class Machines:
+    """Three machines behind one bridge. `commands` has what runs on them."""
+
+    root: Path
+    prefix: str
+    running: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables for commands: the stand-ins come first. The run ends early."""
+        path = f"{self.root / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        return {**os.environ, "PATH": path, "ACTORQ_TARGET_RETURN": str(TARGET), "ACTORQ_EVALUATION__EPISODES": "5"}
+
+    def start(self, line: str, folder: Path | None = None) -> subprocess.Popen[str]:
+        """Start a command on node1, in its folder or another one."""
+        command = ["ip", "netns", "exec", f"{self.prefix}-node1", "bash", "-c", f"exec {line}"]
+        where = folder or self.root / "node1"
+        log = (self.root / f"log-{len(self.running)}").open("w+")
+        process = subprocess.Popen(
+            command, cwd=where, env=self.environment, stdout=log, stderr=log, text=True, start_new_session=True
+        )
+        log.close()
+        self.running.append(process)
+        return process
+
+    def run(self, line: str) -> str:
+        """Run a command on node1 to its end, and return what it printed."""
+        process = self.start(line)
+        code = process.wait(PATIENCE_S)
+        printed = self.log(process)
+        assert code == 0, printed
+        return printed
+
+    def log(self, process: subprocess.Popen[str]) -> str:
+        """What a command has printed so far."""
+        return (self.root / f"log-{self.running.index(process)}").read_text(encoding="utf-8")
+
+    def ask(self, status: str, run: subprocess.Popen[str], names: Sequence[str], folder: Path | None = None) -> None:
+        """Ask for the status of a run that goes on, until all of these processes were in it."""
+        seen = ""
+        while run.poll() is None and not all(name in seen for name in names):
+            asked = self.start(status, folder)
+            code = asked.wait(PATIENCE_S)
+            seen += self.log(asked) if code == 0 else ""
+        assert all(name in seen for name in names), seen + self.log(run)
+
+    def processes(self) -> list[psutil.Process]:
+        """All processes on the machines."""
+        found = []
+        for node in NODES:
+            command = ["ip", "netns", "pids", f"{self.prefix}-{node}"]
+            pids = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+            found += [psutil.Process(int(pid)) for pid in pids]
+        return found
+
+    def close(self) -> None:
+        """End everything that still runs."""
+        for process in self.running:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Machines]:
+    if lack := missing():
+        pytest.skip(lack)
+    prefix = f"aq{os.getpid()}"
+    bridge, found = f"{prefix}b", Machines(tmp_path, prefix)
+    hosts = "127.0.0.1 localhost\n" + "".join(f"10.97.0.{at} {node}\n" for at, node in enumerate(NODES, 1))
+    (tmp_path / "bin").mkdir()
+    stand_ins = {"enter": _ENTER, "ssh": _SSH, "scp": _SCP, "scontrol": _SCONTROL, "srun": _SRUN}
+    for name, text in stand_ins.items():
+        file = tmp_path / "bin" / name
+        file.write_text(text.format(root=tmp_path, prefix=prefix) if "{prefix}" in text or "{root}" in text else text)
+        file.chmod(0o755)
+    try:
+        # The bridge is in a namespace of its own: nothing of this machine can be reached from the others.
+        ip("netns", "add", bridge)
+        ip("-n", bridge, "link", "add", "bridge", "type", "bridge")
+        ip("-n", bridge, "link", "set", "bridge", "up")
+        for at, node in enumerate(NODES, 1):
+            (tmp_path / node).mkdir()
+            etc = Path("/etc/netns") / f"{prefix}-{node}"
+            etc.mkdir(parents=True)
+            # Whoever enters the namespace sees this file as /etc/hosts.
+            (etc / "hosts").write_text(hosts)
+            ip("netns", "add", f"{prefix}-{node}")
+            ip("-n", bridge, "link", "add", node, "type", "veth", "peer", "name", "eth0", "netns", f"{prefix}-{node}")
+            ip("-n", bridge, "link", "set", node, "master", "bridge", "up")
+            ip("-n", f"{prefix}-{node}", "addr", "add", f"10.97.0.{at}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                ip("-n", f"{prefix}-{node}", "link", "set", device, "up")
+        yield found
+    finally:
+        found.close()
+        for node in NODES:
+            subprocess.run(["ip", "netns", "del", f"{prefix}-{node}"], capture_output=True, check=False)
+            shutil.rmtree(f"/etc/netns/{prefix}-{node}", ignore_errors=True)
+        subprocess.run(["ip", "netns", "del", bridge], capture_output=True, check=False)
+        with suppress(OSError):
+            Path("/etc/netns").rmdir()
+
+
+def lines_of(section: str) -> list[str]:
+    """The commands of one section of the page."""
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    start = text.count("\n", 0, text.index(f"## {section}"))
+    end = text.count("\n", 0, text.find("\n## ", text.index(f"## {section}")))
+    return [line for each in blocks("sh", PAGE) if start < each.line <= end for line in each.code.splitlines()]
+
+
+def summary(run: Path) -> dict[str, object]:
+    """What came of a run."""
+    found: dict[str, object] = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_commands_of_the_page_train_on_three_machines(machines: Machines) -> None:
+    for line in lines_of("1. Make certificates"):
+        machines.run(line)
+    # A machine with actors has their certificate alone.
+    assert {file.name for file in (machines.root / "node2" / "certificates").iterdir()} == {
+        "ca.crt",
+        "tls.crt",
+        "tls.key",
+    }
+    services = {shlex.split(line)[1]: machines.start(line) for line in lines_of("2. Start the services")}
+    assert services.keys() == {"quantizer", "learner", "actor"}
+    (status,), learner = lines_of("4. Look at the run"), services["learner"]
+    machines.ask(status, learner, ("learner",))
+    actors = [machines.start(line) for line in lines_of("3. Start the actors")]
+    assert len(actors) == 2
+    machines.ask(status, learner, ("node2-1", "node2-2", "node3-1", "node3-2"))
+    assert learner.wait(PATIENCE_S) == 0, machines.log(learner)
+    found = summary(machines.root / "node1" / "runs" / "mine")
+    assert (found["solved"], found["environment"]) == (True, "CartPole-v1")
+    for process in (*actors, services["actor"]):
+        assert process.wait(PATIENCE_S) == 0, machines.log(process)
+    services["quantizer"].send_signal(signal.SIGINT)
+    assert services["quantizer"].wait(PATIENCE_S) == 0, machines.log(services["quantizer"])
+
+
+def test_a_job_saves_its_run_at_the_end_of_its_time_and_the_next_one_continues(machines: Machines) -> None:
+    shared = machines.root / "shared"
+    shared.mkdir()
+    job = f"SLURM_JOB_NODELIST=node[1-3] SLURM_CPUS_PER_TASK=2 bash {JOB}"
+    first = machines.start(f"env SLURM_JOB_ID=7 ACTORQ_TARGET_RETURN=501 {job}", shared)
+    asks = "actorq status --learner node1:50051 --certificates certificates-7"
+    machines.ask(asks, first, ("node1-2", "node2-2"), shared)
+    for process in machines.processes():
+        # As Slurm does: all processes of the step get the signal, but not the shell of the job.
+        if not {str(JOB), str(machines.root / "bin" / "srun")} & set(process.cmdline()):
+            process.terminate()
+    assert first.wait(PATIENCE_S) == EXIT_INTERRUPTED, machines.log(first)
+    begun = json.loads((shared / "run" / "run.json").read_text(encoding="utf-8"))
+    second = machines.start(f"env SLURM_JOB_ID=8 ACTORQ_TARGET_RETURN=100 {job}", shared)
+    assert second.wait(PATIENCE_S) == 0, machines.log(second)
+    found = summary(shared / "run")
+    assert (found["solved"], found["run_id"]) == (True, begun["run_id"])
+
+
+def test_the_job_script_is_bash_with_the_commands_of_the_page() -> None:
+    subprocess.run(["bash", "-n", str(JOB)], check=True)
+    script = JOB.read_text(encoding="utf-8")
+    of_page = " ".join(
+        line for section in ("2. Start the services", "3. Start the actors") for line in lines_of(section)
+    )
+    for service in re.findall(r"actorq (learner|quantizer|actor) (.*)", script):
+        assert f"actorq {service[0]}" in of_page
+        # --resume is for the next job; the page has it in its text.
+        flags = set(re.findall(r"--[a-z.-]+", service[1])) - {"--resume"}
+        assert flags <= set(re.findall(r"--[a-z.-]+", of_page)), service
