@@ -14,7 +14,6 @@ from actorq import process, start
 from actorq_apps.cli import main
 from actorq_apps.operator.status.conditions import STATES
 from sitegen import citation, expectations, parts, sizes, tested, training_run
-from sitegen.results import figures
 from tests.documentation.code_blocks import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -134,15 +133,25 @@ def test_a_run_requests_the_sum_of_its_pods() -> None:
     assert rows["cores"] == "1.5 + 0.25 x actors"
 
 
-def test_steps_to_expect_are_those_of_the_newest_result_with_targets_that_can_be_reached() -> None:
-    made = expectations.steps_to_target()
-    row = next(line for line in made.splitlines() if "`LunarLander-v3` | DQN | standard | 240" in line)
-    steps = [
-        run["environment_steps"] for run in figures("returns_repeated")["runs"] if run["task"] == "dqn/LunarLander-v3"
-    ]
-    assert all(f"{each:,}" in row for each in steps)
-    assert "| 0 of 2 | more than 600,000 |" in made
-    assert "1,000,000,000" not in made
+def test_steps_to_expect_are_those_of_the_newest_result_with_targets_that_can_be_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(environment: str, steps: int, solved: bool = True, target: float = 475.0) -> dict[str, object]:
+        of = {"environment": environment, "algorithm": "dqn", "target_return": target}
+        return {**of, "environment_steps": steps, "solved": solved}
+
+    results = {
+        "later": ("2026-02-01", {"runs": [run("A-v0", 3_000), run("A-v0", 1_000), run("B-v0", 9_001, solved=False)]}),
+        "earlier": ("2026-01-01", {"runs": [run("A-v0", 7_000)]}),
+        "long": ("2026-03-01", {"runs": [run("A-v0", 8_000, target=1e9)]}),
+        "other": ("2026-04-01", {"runs": 5}),
+    }
+    monkeypatch.setattr(expectations, "stored", lambda: sorted(results))
+    monkeypatch.setattr(expectations, "load", lambda name: {"date": results[name][0]})
+    monkeypatch.setattr(expectations, "figures", lambda name: results[name][1])
+    _, _, first, second = expectations.steps_to_target().splitlines()
+    assert first == "| `A-v0` | DQN | standard | 475 | 2 of 2 | 2,000 (1,000 to 3,000) |"
+    assert second == "| `B-v0` | DQN | standard | 475 | 0 of 1 | more than 9,000 |"
 
 
 def test_the_citation_is_that_of_the_file() -> None:

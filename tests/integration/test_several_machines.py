@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from actorq.process import EXIT_INTERRUPTED
+from sitegen.commands import help_of
 from tests.documentation.code_blocks import ROOT, blocks
 
 PAGE = "docs/how-to/several-machines.md"
@@ -37,11 +38,14 @@ node=$1; shift
 exec enter "$node" sh -c "$*"
 """
 _SCP = """#!/bin/sh
-# scp -r SOURCE NODE:TARGET
-exec cp -r "$2" "{root}/${{3%%:*}}/${{3#*:}}"
+# scp [-r] SOURCE NODE:TARGET
+[ "$1" = -r ] && shift
+exec cp -r "$1" "{root}/${{2%%:*}}/${{2#*:}}"
 """
 _SCONTROL = f"#!/bin/sh\nprintf '%s\\n' {' '.join(NODES)}\n"
 _SRUN = f"""#!/bin/bash
+# srun --cpus-per-task N COMMAND
+shift 2
 processes=()
 number=0
 for node in {" ".join(NODES)}; do
@@ -185,7 +189,8 @@ def lines_of(section: str) -> list[str]:
     text = (ROOT / PAGE).read_text(encoding="utf-8")
     start = text.count("\n", 0, text.index(f"## {section}"))
     end = text.count("\n", 0, text.find("\n## ", text.index(f"## {section}")))
-    return [line for each in blocks("sh", PAGE) if start < each.line <= end for line in each.code.splitlines()]
+    found = [each.code.replace("\\\n", " ") for each in blocks("sh", PAGE) if start < each.line <= end]
+    return [line for code in found for line in code.splitlines()]
 
 
 def summary(run: Path) -> dict[str, object]:
@@ -195,6 +200,8 @@ def summary(run: Path) -> dict[str, object]:
 
 
 def test_the_commands_of_the_page_train_on_three_machines(machines: Machines) -> None:
+    (settings,) = blocks("yaml", PAGE)
+    (machines.root / "node1" / "actor.yaml").write_text(settings.code, encoding="utf-8")
     for line in lines_of("1. Make certificates"):
         machines.run(line)
     # A machine with actors has their certificate alone.
@@ -238,14 +245,10 @@ def test_a_job_saves_its_run_at_the_end_of_its_time_and_the_next_one_continues(m
     assert (found["solved"], found["run_id"]) == (True, begun["run_id"])
 
 
-def test_the_job_script_is_bash_with_the_commands_of_the_page() -> None:
+def test_the_job_script_is_bash_and_its_flags_are_those_of_the_commands() -> None:
     subprocess.run(["bash", "-n", str(JOB)], check=True)
-    script = JOB.read_text(encoding="utf-8")
-    of_page = " ".join(
-        line for section in ("2. Start the services", "3. Start the actors") for line in lines_of(section)
-    )
-    for service in re.findall(r"actorq (learner|quantizer|actor) (.*)", script):
-        assert f"actorq {service[0]}" in of_page
-        # --resume is for the next job; the page has it in its text.
-        flags = set(re.findall(r"--[a-z.-]+", service[1])) - {"--resume"}
-        assert flags <= set(re.findall(r"--[a-z.-]+", of_page)), service
+    script = "\n".join(line for line in JOB.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
+    known = "".join(help_of(service, flag="--help-all") for service in ("learner", "quantizer", "actor"))
+    flags = set(re.findall(r"--[a-z][\w.-]*", script)) - {"--cpus-per-task"}
+    assert {"--transport.certificates", "--resume", "--names"} <= flags
+    assert {flag for flag in flags if flag not in known + help_of("certificates")} == set()
