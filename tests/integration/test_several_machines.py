@@ -226,13 +226,15 @@ def test_the_commands_of_the_page_train_on_three_machines(machines: Machines) ->
     assert services["quantizer"].wait(PATIENCE_S) == 0, machines.log(services["quantizer"])
 
 
+# Two runs, one after the other.
+@pytest.mark.timeout(420)
 def test_a_job_saves_its_run_at_the_end_of_its_time_and_the_next_one_continues(machines: Machines) -> None:
     shared = machines.root / "shared"
     shared.mkdir()
-    job = f"SLURM_JOB_NODELIST=node[1-3] SLURM_CPUS_PER_TASK=2 bash {JOB}"
-    first = machines.start(f"env SLURM_JOB_ID=7 ACTORQ_TARGET_RETURN=501 {job}", shared)
+    job = f"SLURM_JOB_NODELIST=node[1-3] SLURM_CPUS_PER_TASK=1 bash {JOB}"
+    first = machines.start(f"env SLURM_JOB_ID=7 ACTORQ_TARGET_RETURN=501 ACTORQ_TRANSPORT__DRAIN_S=5 {job}", shared)
     asks = "actorq status --learner node1:50051 --certificates certificates-7"
-    machines.ask(asks, first, ("node1-2", "node2-2"), shared)
+    machines.ask(asks, first, ("node1-1", "node2-1"), shared)
     for process in machines.processes():
         # As Slurm does: all processes of the step get the signal, but not the shell of the job.
         if not {str(JOB), str(machines.root / "bin" / "srun")} & set(process.cmdline()):
