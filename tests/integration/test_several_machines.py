@@ -27,7 +27,6 @@ PAGE = "docs/how-to/several-machines.md"
 JOB = ROOT / "examples" / "slurm" / "train.sbatch"
 NODES = ("node1", "node2", "node3")
 PATIENCE_S = 180
-TARGET = 350
 # Enters a machine as its user does: in a folder of its own.
 _ENTER = """#!/bin/sh
 node=$1; shift
@@ -91,7 +90,8 @@ class Machines:
     def environment(self) -> dict[str, str]:
         """Variables for commands: the stand-ins come first. The run ends early."""
         path = f"{self.root / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        return {**os.environ, "PATH": path, "ACTORQ_TARGET_RETURN": str(TARGET), "ACTORQ_EVALUATION__EPISODES": "5"}
+        settings = {"TARGET_RETURN": "350", "MAX_ENVIRONMENT_STEPS": "10000000", "EVALUATION__EPISODES": "5"}
+        return {**os.environ, "PATH": path, **{f"ACTORQ_{name}": value for name, value in settings.items()}}
 
     def start(self, line: str, folder: Path | None = None) -> subprocess.Popen[str]:
         """Start a command on node1, in its folder or another one."""
@@ -210,20 +210,22 @@ def test_the_commands_of_the_page_train_on_three_machines(machines: Machines) ->
         "tls.crt",
         "tls.key",
     }
-    services = {shlex.split(line)[1]: machines.start(line) for line in lines_of("2. Start the services")}
-    assert services.keys() == {"quantizer", "learner", "actor"}
-    (status,), learner = lines_of("4. Look at the run"), services["learner"]
-    machines.ask(status, learner, ("learner",))
+    commands = {shlex.split(line)[1]: line for line in lines_of("2. Start the services")}
+    assert commands.keys() == {"quantizer", "learner", "actor"}
+    quantizer, learner = (machines.start(commands[name]) for name in ("quantizer", "learner"))
     actors = [machines.start(line) for line in lines_of("3. Start the actors")]
     assert len(actors) == 2
+    (status,) = lines_of("4. Look at the run")
     machines.ask(status, learner, ("node2-1", "node2-2", "node3-1", "node3-2"))
+    # Last, because without an evaluator the run does not end before all have been seen.
+    evaluator = machines.start(commands["actor"])
     assert learner.wait(PATIENCE_S) == 0, machines.log(learner)
     found = summary(machines.root / "node1" / "runs" / "mine")
     assert (found["solved"], found["environment"]) == (True, "CartPole-v1")
-    for process in (*actors, services["actor"]):
+    for process in (*actors, evaluator):
         assert process.wait(PATIENCE_S) == 0, machines.log(process)
-    services["quantizer"].send_signal(signal.SIGINT)
-    assert services["quantizer"].wait(PATIENCE_S) == 0, machines.log(services["quantizer"])
+    quantizer.send_signal(signal.SIGINT)
+    assert quantizer.wait(PATIENCE_S) == 0, machines.log(quantizer)
 
 
 # Two runs, one after the other.
