@@ -4,19 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from sitegen import (
-    citation,
-    commands,
-    configuration,
-    expectations,
-    metrics,
-    results,
-    rpcs,
-    sizes,
-    tested,
-    training_run,
-    verdicts,
-)
+from sitegen import commands, configuration, metrics, results, rpcs, verdicts
+from sitegen.pages import citation, expectations, sizes, tested, training_run
 from sitegen.tables import TABLES, first_screen, scheme_choice
 
 _PARTS: dict[str, Callable[[], str]] = {

@@ -13,7 +13,8 @@ import yaml
 from actorq import process, start
 from actorq_apps.cli import main
 from actorq_apps.operator.status.conditions import STATES
-from sitegen import citation, expectations, parts, sizes, tested, training_run
+from sitegen import parts
+from sitegen.pages import citation, expectations, sizes, tested, training_run
 from tests.documentation.code_blocks import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-_FILE = Path(__file__).parents[1] / "CITATION.cff"
+_FILE = Path(__file__).parents[2] / "CITATION.cff"
 
 
 def entries() -> str:

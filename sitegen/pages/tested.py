@@ -19,7 +19,7 @@ from learner_service.training import checkpoint_files
 from sitegen.markdown import names, table
 from sitegen.results import load, stored
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _REQUIREMENT = re.compile(r"^([\w.-]+)(?:\[.*\])?(.*)$")
 _PYTHON = "Programming Language :: Python :: "
 

@@ -7,7 +7,7 @@ import yaml
 
 from sitegen.markdown import number, table
 
-_K8S = Path(__file__).parents[1] / "k8s"
+_K8S = Path(__file__).parents[2] / "k8s"
 _FILES = {
     "learner": "base/learner.yaml",
     "quantizer": "base/quantizer.yaml",
