@@ -66,6 +66,13 @@ def test_other_pages_have_no_table_of_exit_codes() -> None:
     assert [page.name for page in pages if tables.search(page.read_text(encoding="utf-8"))] == []
 
 
+def test_answers_of_the_faq_have_four_lines_at_most() -> None:
+    page = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
+    answers = [part for part in page.split("\n\n") if part.startswith("**")]
+    assert len(answers) > 15
+    assert [answer for answer in answers if len(answer.strip().splitlines()) > 4] == []
+
+
 def test_the_page_of_training_runs_has_each_field_once() -> None:
     made = training_run.specification()
     assert len(training_run.paths()) > 200
