@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from actorq.config.numbers import Fraction, LayerSizes, NonNegativeFloat, PositiveFloat, PositiveInt
+from actorq.config.numbers import Fraction, LayerSizes, NonNegativeFloat, PositiveFloat, PositiveInt, Whole
 from actorq.config.settings import Settings
 
 ActionSpace = Literal["discrete", "continuous"]
@@ -74,7 +74,7 @@ class D4PGConfig(AlgorithmConfig):
     target_update_period: PositiveInt = Field(100, description="gradient updates between copies to the targets")
     policy_delay: PositiveInt = Field(1, description="critic updates per update of the policy (more than 1: as in TD3)")
     max_gradient_norm: PositiveFloat = Field(40.0, description="global norm to which each gradient is clipped")
-    atoms: Annotated[int, Field(ge=2)] = Field(51, description="number of values of the critic's return distribution")
+    atoms: Annotated[Whole, Field(ge=2)] = Field(51, description="number of values of the critic's return distribution")
     value_min: float = Field(-150.0, description="lowest value of the return distribution")
     value_max: float = Field(150.0, description="highest value of the return distribution")
 

@@ -1,26 +1,60 @@
 """Types of bounded numbers for settings."""
 
+import re
+from decimal import Decimal
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from actorq.config.expected import Expected
 
-def _count_or_auto(value: object) -> int | str:
-    # One message for both kinds of values.
+# A number as people write large ones: 1000000, 1_000_000, 1e6.
+_WRITTEN = re.compile(r"[+-]?\d[\d_]*(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
+
+
+def whole_number(text: str) -> int:
+    """The whole number of a text such as 1000000, 1_000_000 or 1e6. Raises ValueError for any other text."""
+    plain = text.strip()
+    if not _WRITTEN.fullmatch(plain) or len(plain) > 40:
+        raise ValueError("expected a whole number, such as 1000000, 1_000_000 or 1e6")
+    value = Decimal(plain.replace("_", ""))
+    if value != int(value):
+        raise ValueError("expected a whole number, without a fraction")
+    return int(value)
+
+
+def _whole(given: object) -> object:
+    """The number of a text. Other values, and texts without one, stay for the type to judge."""
+    if isinstance(given, bool):
+        raise ValueError("expected a whole number")
+    if isinstance(given, str):
+        try:
+            return whole_number(given)
+        except ValueError:
+            return given
+    return given
+
+
+def _count_or_auto(given: object) -> object:
+    value = _whole(given)
     if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
         return value
-    if isinstance(value, str) and value.strip().isdecimal() and int(value) > 0:
-        return int(value)
-    raise ValueError("expected a number above 0, or auto")
+    raise ValueError("expected a whole number of at least 1, or auto")
 
 
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+Whole = Annotated[int, BeforeValidator(_whole)]
+"""A whole number, in files and flags also as 1_000_000 or 1e6."""
+PositiveInt = Annotated[Whole, Field(gt=0)]
+NonNegativeInt = Annotated[Whole, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 LayerSizes = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 LARGEST_SEED = 2**63 - 1
-Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+Seed = Annotated[Whole, Field(ge=0, le=LARGEST_SEED)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Episodes = Annotated[int, Field(gt=0, le=10_000)]
-CountOrAuto = Annotated[PositiveInt | Literal["auto"], BeforeValidator(_count_or_auto)]
+Episodes = Annotated[Whole, Field(gt=0, le=10_000)]
+CountOrAuto = Annotated[
+    PositiveInt | Literal["auto"],
+    BeforeValidator(_count_or_auto),
+    Expected("a whole number of at least 1, or auto"),
+]

@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from actorq.config import algorithms, sections
 from actorq.config.algorithms import ALGORITHMS, AlgorithmConfig, IMPALAConfig, PPOConfig
-from actorq.config.numbers import PositiveInt, Seed
+from actorq.config.numbers import PositiveInt, Seed, Whole
 from actorq.config.presets import with_preset
 from actorq.config.schemes import CHOICES_HELP, SchemeChoice
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
@@ -73,7 +73,7 @@ class RunConfig(Settings):
     )
     seed: Annotated[Seed, ESSENTIAL] = Field(1, description="seed of all random numbers of the run")
     actors: Annotated[PositiveInt, ESSENTIAL] = Field(2, description="actor processes")
-    environments_per_actor: Annotated[int, Field(gt=0, le=65_536), ESSENTIAL] = Field(
+    environments_per_actor: Annotated[Whole, Field(gt=0, le=65_536), ESSENTIAL] = Field(
         8, description="environments that an actor steps at once"
     )
     scheme: Annotated[SchemeChoice, ESSENTIAL] = Field(
@@ -85,7 +85,7 @@ class RunConfig(Settings):
     target_success: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="success rate of an evaluation that ends the run, instead of a return"
     )
-    max_environment_steps: Annotated[int, Field(gt=0, le=10**18), ESSENTIAL] = Field(
+    max_environment_steps: Annotated[Whole, Field(gt=0, le=10**18), ESSENTIAL] = Field(
         100_000, description="environment steps that end the run"
     )
     max_seconds: Annotated[float, Field(gt=0, le=1e10)] | None = Field(

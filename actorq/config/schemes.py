@@ -56,13 +56,13 @@ def load_scheme(name: str) -> Any:
 def _checked(name: str, *, or_auto: bool = False) -> str:
     if is_scheme(name) or (or_auto and name == AUTO):
         return name
-    raise ValueError(f"value should be {', '.join(map(repr, scheme_names()))}{f' or {AUTO!r}' if or_auto else ''}")
+    raise ValueError(f"expected one of {', '.join((*scheme_names(), *((AUTO,) if or_auto else ())))}")
 
 
 def _checked_version(choice: str) -> str:
     if choice in (BEST, NEWEST) or (choice.isascii() and choice.isdecimal() and int(choice)):
         return choice.lstrip("0")
-    raise ValueError(f"value should be {BEST!r}, {NEWEST!r} or a number greater than 0")
+    raise ValueError(f"expected {BEST}, {NEWEST} or a number of at least 1")
 
 
 SchemeName = Annotated[str, AfterValidator(_checked)]

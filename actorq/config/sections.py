@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
+from actorq.config.expected import Expected
 from actorq.config.numbers import (
     CountOrAuto,
     Episodes,
@@ -14,16 +15,20 @@ from actorq.config.numbers import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Whole,
 )
 from actorq.config.schemes import SchemeName
 from actorq.config.settings import DefaultText, Settings
 from actorq.domain.limits import MAX_GOAL_COPIES, MAX_SEGMENT_BYTES, USUAL_SEGMENT_BYTES
 from actorq.transport.options import Certificates, ServerLimits
 from actorq.transport.security.access import Access
-from actorq.transport.security.identity import DEFAULT_RUN, RUN_PATTERN
+from actorq.transport.security.identity import DEFAULT_RUN, RUN_EXPECTED, RUN_PATTERN
 
 # A status on the wire has the URL with the name of a file: 1024 printable bytes at most.
 EXPORT_URL, MAX_EXPORT_URL = r"^(s3://[!-.0-~]+/[!-~]+|file:///[!-~]+)?$", 1000
+
+
+FOLDER_URL = Expected("the URL of a folder, s3://BUCKET/PREFIX or file:///FOLDER, with at most 1,000 characters")
 
 
 def _wrapper(given: object) -> object:
@@ -31,7 +36,7 @@ def _wrapper(given: object) -> object:
     match {given: {}} if isinstance(given, str) else given:
         case dict(wrapper) if len(wrapper) == 1 and all(str(name).count(":") == 1 for name in wrapper):
             return {name: arguments or {} for name, arguments in wrapper.items()}
-    raise ValueError("a wrapper must be MODULE:CLASS, or {MODULE:CLASS: {NAME: VALUE}}")
+    raise ValueError("expected a wrapper MODULE:CLASS, or {MODULE:CLASS: {NAME: VALUE}}")
 
 
 Wrapper = Annotated[dict[str, dict[str, JsonValue]], BeforeValidator(_wrapper)]
@@ -40,7 +45,7 @@ Wrapper = Annotated[dict[str, dict[str, JsonValue]], BeforeValidator(_wrapper)]
 class HindsightConfig(Settings):
     """Other goals for the steps of ended episodes, in environments with goals (HER, arXiv 1707.01495)."""
 
-    copies: Annotated[int, Field(ge=0, le=MAX_GOAL_COPIES)] = Field(
+    copies: Annotated[Whole, Field(ge=0, le=MAX_GOAL_COPIES)] = Field(
         4,
         description="goals of each step that its episode achieved later, beside its own; the learner draws one of all; "
         "0: no hindsight; environments with goals, algorithms with a replay",
@@ -116,7 +121,7 @@ class ExplorationConfig(Settings):
         description="correlation of the noise of two steps in a row, below 1; raise it where actions must last to have "
         "an effect; continuous actions",
     )
-    random_steps: Annotated[int, Field(ge=0, le=10**18)] = Field(
+    random_steps: Annotated[Whole, Field(ge=0, le=10**18)] = Field(
         0, description="first environment steps of the run, in which actions are uniformly random"
     )
 
@@ -136,7 +141,7 @@ class EvaluationConfig(Settings):
     """Episodes of the served policy, greedy by default, run by an evaluator."""
 
     episodes: Episodes = Field(20, description="number of episodes per evaluation")
-    period_updates: Annotated[int, Field(gt=0, le=10**18)] = Field(
+    period_updates: Annotated[Whole, Field(gt=0, le=10**18)] = Field(
         250, description="minimum number of gradient updates between two evaluations"
     )
     share: Annotated[float, Field(gt=0, le=1)] = Field(
@@ -152,15 +157,15 @@ class EvaluationConfig(Settings):
 class ActorConfig(Settings):
     """How actors cut and queue their transitions."""
 
-    segment_length: int = Field(16, gt=0, le=2**20, description="maximum number of environment steps per segment")
-    max_segment_bytes: Annotated[int, Field(ge=1024, le=MAX_SEGMENT_BYTES)] = Field(
+    segment_length: Whole = Field(16, gt=0, le=2**20, description="maximum number of environment steps per segment")
+    max_segment_bytes: Annotated[Whole, Field(ge=1024, le=MAX_SEGMENT_BYTES)] = Field(
         USUAL_SEGMENT_BYTES,
         description="maximum size of a segment in bytes; segments are shortened to fit, to one step at least",
     )
-    max_steps_per_policy: Annotated[int, Field(ge=0, lt=2**32)] = Field(
+    max_steps_per_policy: Annotated[Whole, Field(ge=0, lt=2**32)] = Field(
         0, description="steps with a policy after which the actor waits, at most a second, for a newer one; 0: no limit"
     )
-    queue_segments: Annotated[int, Field(gt=0, le=65_536)] = Field(
+    queue_segments: Annotated[Whole, Field(gt=0, le=65_536)] = Field(
         2, description="segments that may wait for credit before the environments wait"
     )
     report_period_s: float = Field(1.0, gt=0, le=86_400, description="seconds between two reports to the learner")
@@ -239,21 +244,25 @@ class CheckpointConfig(Settings):
     new_networks: bool = Field(
         False, description="go on with new networks and the stored replay when checkpoints are there but none is whole"
     )
-    object_storage: Annotated[str, Field(pattern=r"^(s3://[^/]+/.+|file:///.+)?$", max_length=1024)] = Field(
-        "",
-        description="URL of copies of the newest checkpoints, s3://BUCKET/PREFIX or file:///FOLDER, one for each run; "
-        "a run on an empty volume continues from there; empty: none; credentials are AWS_* variables",
+    object_storage: Annotated[str, Field(pattern=r"^(s3://[^/]+/.+|file:///.+)?$", max_length=1024), FOLDER_URL] = (
+        Field(
+            "",
+            description="URL of copies of the newest checkpoints, s3://BUCKET/PREFIX or file:///FOLDER, one for each "
+            "run; a run on an empty volume continues from there; empty: none; credentials are AWS_* variables",
+        )
     )
-    object_storage_endpoint: Annotated[str, Field(pattern=r"^(https?://.+)?$", max_length=1024)] = Field(
-        "", description="URL of another S3-compatible service, such as http://minio:9000; empty: AWS"
-    )
+    object_storage_endpoint: Annotated[
+        str,
+        Field(pattern=r"^(https?://.+)?$", max_length=1024),
+        Expected("a URL such as http://minio:9000, of at most 1,024 characters, or nothing"),
+    ] = Field("", description="URL of another S3-compatible service, such as http://minio:9000; empty: AWS")
     object_storage_replay: bool = Field(False, description="copy the replay too; its size is sent again as it changes")
 
 
 class PolicyExportConfig(Settings):
     """Where the best policy goes at the end of the run. The endpoint is `checkpoint.object_storage_endpoint`."""
 
-    url: Annotated[str, Field(pattern=EXPORT_URL, max_length=MAX_EXPORT_URL)] = Field(
+    url: Annotated[str, Field(pattern=EXPORT_URL, max_length=MAX_EXPORT_URL), FOLDER_URL] = Field(
         "",
         description="URL of a folder for policy.onnx and policy.json, s3://BUCKET/PREFIX or file:///FOLDER, one for "
         "each run; empty: none; credentials are AWS_* variables",
@@ -271,8 +280,8 @@ class LearnerConfig(Settings):
         description="threads of a torch operation on the CPU: a number, or auto; auto is the smallest number within "
         "10% of the fastest, measured at the start within the CPU limit; for a learner with cores of its own",
     )
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = Field(
-        "auto", description="device that trains: cpu, cuda, cuda:N, or auto for a GPU if there is one"
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$"), Expected("one of auto, cpu, cuda, cuda:N")] = (
+        Field("auto", description="device that trains: cpu, cuda, cuda:N, or auto for a GPU if there is one")
     )
     compile: bool = Field(
         False,
@@ -308,9 +317,9 @@ class EnergyConfig(Settings):
     """Energy and carbon, measured by one meter per node."""
 
     enabled: bool = Field(True, description="measure energy and carbon")
-    country: Annotated[str, Field(pattern="^[A-Z]{3}$")] = Field(
-        "USA", description="ISO 3166 alpha-3 code of the country of the electricity's carbon intensity"
-    )
+    country: Annotated[
+        str, Field(pattern="^[A-Z]{3}$"), Expected("an ISO 3166 code of three capital letters, such as USA")
+    ] = Field("USA", description="ISO 3166 alpha-3 code of the country of the electricity's carbon intensity")
     tdp_watts: PositiveFloat | None = Field(
         None, description="thermal design power of the processors in W; none: codecarbon's estimate"
     )
@@ -339,7 +348,7 @@ class TransportConfig(Settings):
     """How the services connect."""
 
     certificates: Path | None = Field(None, description=CERTIFICATES_HELP)
-    run: Annotated[str, Field(pattern=RUN_PATTERN)] = Field(
+    run: Annotated[str, Field(pattern=RUN_PATTERN), Expected(RUN_EXPECTED)] = Field(
         DEFAULT_RUN, description="name of the run in certificates; a service refuses certificates of other runs"
     )
     deny: Annotated[Path | None, DefaultText("the file `denied` in the folder of the certificates")] = Field(
@@ -352,8 +361,8 @@ class TransportConfig(Settings):
     allow_readable_keys: bool = Field(
         False, description="accept a private key that other users of the machine may read"
     )
-    max_calls: Annotated[int, Field(ge=16, le=65_536)] = Field(4096, description="open calls of a service at a time")
-    max_calls_per_address: Annotated[int | None, Field(ge=8, le=65_536), DefaultText("half of max_calls")] = Field(
+    max_calls: Annotated[Whole, Field(ge=16, le=65_536)] = Field(4096, description="open calls of a service at a time")
+    max_calls_per_address: Annotated[Whole | None, Field(ge=8, le=65_536), DefaultText("half of max_calls")] = Field(
         None, description="of these from one address; more where many clients share the address of a gateway"
     )
     drain_s: PositiveFloat = Field(20.0, description="seconds that a service has to end after a request to end")

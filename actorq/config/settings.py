@@ -19,13 +19,18 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from actorq import ENVIRONMENT_PREFIX
+from actorq.config.expected import SECTION, expected_at
 from actorq.config.parser import OneLineParser, suggestion
 from actorq.errors import UserError
+from actorq.text import one_line
 
 S = TypeVar("S", bound="Settings")
 
 # Values of a YAML text with its aliases written out: a few lines of them can stand for billions.
 _MOST_VALUES = 100_000
+
+# Bytes of a wrong value in an error.
+_MOST_SHOWN = 120
 
 # Kubernetes sets such variables in every container, for each service of the namespace ("service links"). The service
 # actorq-learner gives ACTORQ_LEARNER_SERVICE_HOST, ACTORQ_LEARNER_PORT_50051_TCP_ADDR and the like.
@@ -330,20 +335,26 @@ def merged(*trees: Mapping[str, Any]) -> dict[str, Any]:
 def _explain(model: type[Settings], error: ValidationError, section: str) -> str:
     fault = error.errors()[0]
     above = (section,) if section else ()
-    path = ".".join(map(str, (*above, *fault["loc"])))
+    name, expected = expected_at(model, fault["loc"])
+    path = ".".join((*above, *((name,) if name else ())))
     if fault["type"] == "extra_forbidden":
         known = {".".join((*above, *leaf.path)) for leaf in leaves(model)}
         return f"unknown setting '{path}'{suggestion(path, known)}"
     more = error.error_count() - 1
     others = f" (and {more} more {'fault' if more == 1 else 'faults'})" if more else ""
-    message = fault["msg"].removeprefix("Value error, ").replace("Input", "value", 1)
-    if fault["type"] == "value_error" and isinstance(fault["input"], dict):
+    of_validator = fault["type"] == "value_error"
+    # The library's own texts describe Python's types. A validator of this project describes its setting.
+    message = str(fault["ctx"]["error"]) if of_validator else f"expected {expected}"
+    if fault["type"] == "finite_number":
+        message = message.replace("a number", "a finite number", 1)
+    if of_validator and expected == SECTION:
         # A rule about several settings of a section: its text names them with their values.
         return f"{message}{others}"
-    if fault["type"] == "model_type":
-        message = "expected a section of settings"
+    if fault["type"] == "missing":
+        return f"setting '{path}' is missing: {message}{others}"
     return f"setting '{path}': {message}, got {_shown(fault['input'])}{others}"
 
 
 def _shown(value: object) -> str:
-    return repr(value) if isinstance(value, str | int | float | list | None) else f"a {type(value).__name__}"
+    shown = repr(value) if isinstance(value, str | int | float | list | None) else f"a {type(value).__name__}"
+    return one_line(shown, _MOST_SHOWN)

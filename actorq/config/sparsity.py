@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from actorq.config.numbers import Fraction, PositiveFloat, PositiveInt
+from actorq.config.numbers import Fraction, PositiveFloat, PositiveInt, Whole
 from actorq.config.settings import Settings
 from actorq.errors import UserError
 
@@ -74,7 +74,7 @@ class SparsityConfig(Settings):
 class MultiStepConfig(Settings):
     """Targets that begin with one step and become longer (RLx2, arXiv 2205.15043, sec. 4.2)."""
 
-    n_step: Annotated[int, Field(ge=2)] = Field(3, description="environment steps of the longer returns")
+    n_step: Annotated[Whole, Field(ge=2)] = Field(3, description="environment steps of the longer returns")
     after: Fraction = Field(0.1, description="share of the run's environment steps after which returns become longer")
 
 

@@ -7,10 +7,12 @@ from typing import Annotated
 
 from pydantic import Field
 
+from actorq.config.expected import Expected
+from actorq.config.numbers import Whole
 from actorq.config.settings import Settings
 from actorq.process import Sources, argument_parser
 from actorq.transport.security.authority import write_certificates
-from actorq.transport.security.identity import DEFAULT_RUN, RUN_PATTERN
+from actorq.transport.security.identity import DEFAULT_RUN, RUN_EXPECTED, RUN_PATTERN
 from actorq.transport.security.roles import ROLES
 
 _PROGRAM = "actorq certificates"
@@ -25,13 +27,15 @@ class CertificatesSettings(Settings):
     names: tuple[str, ...] = Field(
         (), description="further DNS names and IP addresses of the services, valid in every certificate"
     )
-    namespace: Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")] = Field(
-        "actorq", description="namespace of the cluster in which the services have DNS names"
-    )
-    run: Annotated[str, Field(pattern=RUN_PATTERN)] = Field(
+    namespace: Annotated[
+        str,
+        Field(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"),
+        Expected("at most 63 lower-case letters, digits and inner hyphens"),
+    ] = Field("actorq", description="namespace of the cluster in which the services have DNS names")
+    run: Annotated[str, Field(pattern=RUN_PATTERN), Expected(RUN_EXPECTED)] = Field(
         DEFAULT_RUN, description="name of the certificates' run; services take it as --transport.run"
     )
-    days: Annotated[int, Field(ge=1, le=3650)] = Field(365, description="days of validity")
+    days: Annotated[Whole, Field(ge=1, le=3650)] = Field(365, description="days of validity")
 
 
 def run(arguments: Sequence[str]) -> int:

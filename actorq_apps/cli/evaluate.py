@@ -11,7 +11,7 @@ from pydantic import Field
 
 from actorq.arithmetic import arithmetic
 from actorq.config import settings
-from actorq.config.numbers import Episodes
+from actorq.config.numbers import Episodes, Whole
 from actorq.config.run_config import RunConfig
 from actorq.config.schemes import SchemeChoice, VersionChoice
 from actorq.config.sections import CERTIFICATES_HELP
@@ -50,7 +50,7 @@ class EvaluateSettings(Settings):
         VersionChoice | None,
         DefaultText("the one evaluated last when the run has ended, or the best if it is gone, else the newest"),
     ] = Field(None, description="version of the policy: best, newest or a number; actorq policies lists them")
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(1, description="seed of the environments")
+    seed: Annotated[Whole, Field(ge=0, lt=2**31)] = Field(1, description="seed of the environments")
     sampled: bool = Field(
         False,
         description="draw actions from the policy's distribution, as the actors of an on-policy algorithm do; else "

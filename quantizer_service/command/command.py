@@ -10,7 +10,7 @@ from pydantic import Field
 
 from actorq.arithmetic import arithmetic
 from actorq.config import settings
-from actorq.config.numbers import NonNegativeFloat, NonNegativeInt, PositiveFloat
+from actorq.config.numbers import NonNegativeFloat, NonNegativeInt, PositiveFloat, Whole
 from actorq.config.parser import OneLineParser
 from actorq.config.schemes import ENCODING_HELP, FORM_HELP, STANDARD, ExportEncoding, Form, SchemeChoice
 from actorq.config.sections import NO_LIMITS, GateConfig, QuantizerConfig
@@ -56,7 +56,7 @@ class QuantizeSettings(Settings):
     form: Form = Field("onnxruntime", description=FORM_HELP)
     output: Annotated[Path | None, DefaultText("only compare")] = Field(None, description="file to write")
     force: bool = Field(False, description="replace an existing file, and write a scheme that the gate refused")
-    batch: Annotated[int, Field(gt=0, le=65_536)] = Field(
+    batch: Annotated[Whole, Field(gt=0, le=65_536)] = Field(
         1, description="environments that an actor steps as one batch: rows of a call, for the errors and for auto"
     )
     discrete_actions: Annotated[bool, DefaultText("no; yes for an integer output, or one named logits")] = Field(

@@ -19,6 +19,7 @@ from actorq.transport.security.roles import ROLES, ServiceRole
 DEFAULT_RUN = "actorq"
 # The characters that a SPIFFE id allows in a segment of its path.
 RUN_PATTERN = "^[A-Za-z0-9._-]{1,63}$"
+RUN_EXPECTED = "1 to 63 letters, digits, dots, hyphens and underscores"
 
 _TRUST_DOMAIN = "spiffe://actorq/"
 _PATH = re.compile(r"run/(?P<run>[A-Za-z0-9._-]+)/role/(?P<role>[a-z]+)(/(?P<name>[A-Za-z0-9._-]+))?", re.ASCII)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from actorq.config.expected import Expected
+
 _SUFFIX = "(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?"
 _QUANTITY = rf"^[0-9]+(\.[0-9]+)?{_SUFFIX}$"
 _SIZE = rf"^([0-9]*[1-9][0-9]*(\.[0-9]+)?|[0-9]+\.[0-9]*[1-9][0-9]*){_SUFFIX}$"
@@ -25,8 +27,16 @@ Quantity = Annotated[
     str, Field(pattern=_QUANTITY), BeforeValidator(partial(_amount, _QUANTITY, "an amount such as 500m, 2 or 4Gi"))
 ]
 Size = Annotated[str, Field(pattern=_SIZE), BeforeValidator(partial(_amount, _SIZE, "a size above 0 such as 10Gi"))]
-Name = Annotated[str, Field(max_length=253, pattern=_DNS_NAME)]
-Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")]
+Name = Annotated[
+    str,
+    Field(max_length=253, pattern=_DNS_NAME),
+    Expected("a name of at most 253 lower-case letters, digits, inner hyphens and inner dots"),
+]
+Image = Annotated[
+    str,
+    Field(min_length=1, max_length=512, pattern=r"^\S+$"),
+    Expected("an image such as actorq/actor:1.0, of at most 512 characters without spaces"),
+]
 # A label's key has a prefix of 253 characters, a slash and 63 more; its value has 63.
 Key = Annotated[str, Field(max_length=317)]
 Value = Annotated[str, Field(max_length=63)]

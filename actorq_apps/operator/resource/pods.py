@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
+from actorq.config.expected import Expected
 from actorq.config.settings import Settings
 from actorq_apps.operator.resource.amounts import Name, Size, Value
 
@@ -12,8 +13,16 @@ _LONG = 32_768
 # Labels by which the operator and services find pods.
 _OWN = ("app.kubernetes.io/", "actorq.dev/")
 Text = Annotated[str, Field(max_length=_LONG)]
-Variable = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]
-Path = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^:]+$")]
+Variable = Annotated[
+    str,
+    Field(min_length=1, max_length=256, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"),
+    Expected("a name of letters, digits, dots, hyphens and underscores, without a digit in front"),
+]
+Path = Annotated[
+    str,
+    Field(min_length=1, max_length=1024, pattern=r"^[^:]+$"),
+    Expected("a path of 1 to 1,024 characters without a colon"),
+]
 
 
 class _OneOf(Settings):
@@ -92,9 +101,11 @@ class Volume(_OneOf):
     """A volume: one of these. Volumes of the node are not among them."""
 
     _what = "volume"
-    name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] = Field(
-        description="name of the volume"
-    )
+    name: Annotated[
+        str,
+        Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"),
+        Expected("at most 63 lower-case letters, digits and inner hyphens"),
+    ] = Field(description="name of the volume")
     persistentVolumeClaim: ClaimVolume | None = Field(None, description="a claim")
     configMap: Named | None = Field(None, description="a ConfigMap")
     emptyDir: EmptyVolume | None = Field(None, description="an empty folder")

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
-from actorq.config.sections import EXPORT_URL, MAX_EXPORT_URL
+from actorq.config.sections import EXPORT_URL, FOLDER_URL, MAX_EXPORT_URL
 from actorq.config.settings import Settings
 from actorq.errors import UserError
 from actorq_apps.cluster.objects import TRAINING_RUN, Object, part
@@ -161,7 +161,7 @@ class CheckpointSpec(Settings):
 class PolicyExportSpec(Settings):
     """Where the best policy goes at the end of the run: a folder for policy.onnx and policy.json."""
 
-    url: Annotated[str, Field(min_length=1, max_length=MAX_EXPORT_URL, pattern=EXPORT_URL)] = Field(
+    url: Annotated[str, Field(min_length=1, max_length=MAX_EXPORT_URL, pattern=EXPORT_URL), FOLDER_URL] = Field(
         description="s3://BUCKET/PREFIX, one for each run"
     )
     scheme: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(

@@ -23,7 +23,7 @@ def test_a_run_is_read_from_its_object(name: str) -> None:
         ({"environment": ""}, r"'spec\.environment'.* 1 .*''"),
         ({"actor": {}}, r"'spec\.actor'"),
         ({"actors": {"replica": 3}}, r"'spec\.actors\.replica'.*'spec\.actors\.replicas'"),
-        ({"actors": {"replicas": -1}}, r"'spec\.actors\.replicas'.* 0,.* -1"),
+        ({"actors": {"replicas": -1}}, r"'spec\.actors\.replicas'.* 0 .* -1"),
         ({"actors": 3}, r"'spec\.actors'.*section.* 3"),
         (
             {"activeDeadlineSeconds": 60, "config": {"max_seconds": 5}},
@@ -59,7 +59,7 @@ def test_a_run_is_read_from_its_object(name: str) -> None:
             r"spec\.config\.policy_export.*spec\.policyExport",
         ),
         ({"config": {"sed": 1}}, r"spec\.config.*'sed'.*'seed'"),
-        ({"config": {"seed": -1}}, r"spec\.config.*'seed'.* 0,.* -1"),
+        ({"config": {"seed": -1}}, r"spec\.config.*'seed'.* 0 .* -1"),
         (
             {"config": {"environment": "Pong"}},
             r"spec\.config\.environment .*'Pong'.*spec\.environment .*'CartPole-v1'",
