@@ -30,6 +30,13 @@ from actorq.domain.status import Sampling
 from actorq.process import EXIT_OK, ProcessSettings, Service, parse_arguments, run_process
 from actorq.v1 import actor_pb2, actor_pb2_grpc
 
+# What the actor reads of its own settings. The learner sends the run's settings to actors and evaluators.
+_READS = (
+    *("environment", "environment_args", "environment_wrappers", "environment_backend", "image_layout"),
+    *("environments_per_actor", "scheme", "algorithm", "algorithm_args", "ppo.squash", "impala.squash"),
+    *("actor.allow_modules", "actor.environment_timeout_s", "telemetry.log_format", "transport"),
+)
+
 
 class ActorSettings(Settings):
     """The actor's role and the addresses of its services. The learner sends all other settings."""
@@ -158,7 +165,10 @@ def _evaluation_sampling(config: RunConfig) -> Sampling:
 def run_actor(load: LoadPolicy = load_policy, uploader: type[Uploader] = Uploader) -> int:
     """Run the actor that the command line describes, and return the exit code. load, uploader: see Host."""
     config, process, settings = parse_arguments(
-        "actorq actor", "Act in environments with the newest policy.", [RunConfig, ProcessSettings, ActorSettings]
+        "actorq actor",
+        "Act in environments with the newest policy. The learner sends the other settings of the run.",
+        [RunConfig, ProcessSettings, ActorSettings],
+        reads=_READS,
     )
     assert isinstance(config, RunConfig)
     assert isinstance(process, ProcessSettings)

@@ -10,9 +10,10 @@ import signal
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -21,6 +22,7 @@ from prometheus_client import Metric
 from pydantic import Field
 
 from actorq.config import settings
+from actorq.config.help import described_run, fit_help
 from actorq.config.parser import OneLineParser
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import TransportConfig
@@ -123,19 +125,39 @@ class Service(ABC):
 
 
 def parse_arguments(
-    program: str, description: str, models: Sequence[type[Settings]], arguments: Sequence[str] | None = None
+    program: str,
+    description: str,
+    models: Sequence[type[Settings]],
+    arguments: Sequence[str] | None = None,
+    reads: Collection[str] | None = None,
+    ignores: Collection[str] = (),
 ) -> tuple[Settings, ...]:
     """Resolve each of `models` from --config, the environment and flags. Raises UserError.
 
-    The YAML file holds the run's configuration. Settings of the process may be under `process`.
+    The YAML file holds the run's configuration. Settings of the process may be under `process`. For `reads` and
+    `ignores` see `argument_parser`.
     """
-    sources = Sources.read(models, argument_parser(program, description, models).parse_args(arguments))
+    parser = argument_parser(program, description, models, reads, ignores)
+    sources = Sources.read(models, parser.parse_args(arguments))
     return tuple(sources.resolve(model) for model in models)
 
 
-def argument_parser(program: str, description: str, models: Sequence[type[Settings]]) -> OneLineParser:
-    """A parser with --config and the flags of `models`."""
+def argument_parser(
+    program: str,
+    description: str,
+    models: Sequence[type[Settings]],
+    reads: Collection[str] | None = None,
+    ignores: Collection[str] = (),
+) -> OneLineParser:
+    """A parser with --config and the flags of `models`.
+
+    reads, ignores: settings and sections of the run that the process reads (None for all), and any that it ignores. The
+    help shows only those that it reads. All are accepted, because the processes of a run may get the same arguments.
+    """
     parser = OneLineParser(prog=program, usage=f"{program} [flags]", description=description)
+    if RunConfig in models:
+        parser.before_help = partial(fit_help, parser, reads=reads, ignores=ignores)
+        parser.preferred = lambda namespace: f"--{described_run(namespace).algorithm}."
     parser.add_argument(
         "--config",
         type=Path,

@@ -60,6 +60,10 @@ def fails_again(directory: Path, failure: BaseException, life: int, made_updates
     return False
 
 
+# Settings of the run that other services read.
+_IGNORES = ("environment_backend", "quantizer", "energy", "actor.environment_timeout_s", "actor.allow_modules")
+
+
 class LearnerSettings(Settings):
     """Settings of the learner process: its run directory and its quantizer."""
 
@@ -205,7 +209,10 @@ class LearnerService(Service):
 def run() -> int:
     """Run the learner that the command line describes, and return the exit code."""
     config, process, settings = parse_arguments(
-        "actorq learner", "Train from the trajectories of actors.", [RunConfig, ProcessSettings, LearnerSettings]
+        "actorq learner",
+        "Train from the trajectories of actors.",
+        [RunConfig, ProcessSettings, LearnerSettings],
+        ignores=_IGNORES,
     )
     assert isinstance(config, RunConfig)
     assert isinstance(process, ProcessSettings)

@@ -30,6 +30,9 @@ from quantizer_service.serving.worker import Worker
 from quantizer_service.store.reader import PolicyReader
 from quantizer_service.store.store import PolicyStore
 
+# What the quantizer reads of the run's settings.
+_READS = ("quantizer", "learner.quantization_aware_after", "telemetry.log_format", "transport")
+
 
 class QuantizerProcessSettings(Settings):
     """The source of the policies: a store on disk or an upstream quantizer."""
@@ -137,7 +140,7 @@ def run() -> int:
     """Run the quantizer or relay that the command line describes. Raises UserError for settings of both."""
     text = "Emit quantized policies from a learner's checkpoints and serve them, or relay another quantizer's policies."
     models = (RunConfig, ProcessSettings, QuantizerProcessSettings)
-    config, process, quantizer = parse_arguments("actorq quantizer", text, models)
+    config, process, quantizer = parse_arguments("actorq quantizer", text, models, reads=_READS)
     assert isinstance(config, RunConfig)
     assert isinstance(process, ProcessSettings)
     assert isinstance(quantizer, QuantizerProcessSettings)

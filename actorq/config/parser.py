@@ -1,22 +1,38 @@
 """The argument parser of all commands: errors in one line, a short and a full help."""
 
 import argparse
-import difflib
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from actorq.config.numbers import whole_number
+from actorq.config.suggestions import suggestion
 from actorq.errors import UserError
 
+if TYPE_CHECKING:
+    from actorq.config.settings import Leaf, Settings
+
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
+_HELP = ("-h", "--help", "--help-all")
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Reports a wrong flag in one line. argparse would print the usage, which is long here."""
+    """Reports a wrong flag in one line. argparse would print the usage, which is long here.
+
+    settings: the model and the declaration of each flag that is a setting.
+    before_help: called with the arguments before the help is printed, and whether it is the full help.
+    settle: called with the parsed arguments; it may complete them.
+    preferred: gives the beginning of the flags that suggestions prefer, such as "--sac.".
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(add_help=False, allow_abbrev=False, **options)
+        self.settings: dict[argparse.Action, tuple[type[Settings], Leaf]] = {}
+        self.before_help: Callable[[argparse.Namespace, bool], None] = lambda *_: None
+        self.settle: Callable[[argparse.Namespace], None] = lambda _: None
+        self.preferred: Callable[[argparse.Namespace], str] = lambda _: ""
         self._only_in_full_help: dict[argparse.Action, str] = {}
         self.add_argument("-h", "--help", action="store_true", help="show this help and exit")
 
@@ -40,17 +56,48 @@ class OneLineParser(argparse.ArgumentParser):
         """Parse. Raises UserError for an unknown or wrong flag, with the nearest known flag."""
         given = self._plain_booleans(sys.argv[1:] if args is None else args)
         # Help comes before any check, because it needs no positional arguments.
-        full = "--help-all" in given and self._only_in_full_help
+        full = "--help-all" in given and bool(self._only_in_full_help)
         if full or "-h" in given or "--help" in given:
-            is_short = self._only_in_full_help and not full
-            self._print_message(self._format_short_help() if is_short else self.format_help(), sys.stdout)
+            self._print_help([word for word in given if word not in _HELP], full)
             self.exit()
         parsed, unknown = self.parse_known_args(given, namespace)
         if unknown:
-            flags = {flag for action in self._actions for flag in action.option_strings}
-            active = f"--{getattr(parsed, 'algorithm', '')}."
-            self.error(f"unknown argument {unknown[0]!r}{suggestion(unknown[0].partition('=')[0], flags, active)}")
+            with suppress(UserError):
+                self.settle(parsed)
+            self.refuse(unknown[0], parsed)
+        self.settle(parsed)
         return parsed
+
+    def refuse(self, word: str, parsed: argparse.Namespace) -> NoReturn:
+        """Raise UserError for an unknown argument, with the flag that is probably meant."""
+        flags = {flag for action in self._actions for flag in action.option_strings}
+        name = f"--{word.partition('=')[0].lstrip('-')}"
+        self.error(f"unknown argument {word!r}{suggestion(name, flags, self.preferred(parsed))}")
+
+    def _print_help(self, given: Sequence[str], full: bool) -> None:
+        for action in self._actions:
+            action.required = False
+        try:
+            parsed, _ = self.parse_known_args(given)
+            self.settle(parsed)
+        except UserError:
+            parsed = argparse.Namespace()
+        self.before_help(parsed, full)
+        is_short = self._only_in_full_help and not full
+        self._print_message(self._format_short_help() if is_short else self.format_help(), sys.stdout)
+
+    def format_help(self) -> str:
+        """The help with all flags. Groups whose flags are all hidden are left out."""
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        for group in self._action_groups:
+            if any(action.help != argparse.SUPPRESS for action in group._group_actions):
+                formatter.start_section(group.title)
+                formatter.add_text(group.description)
+                formatter.add_arguments(group._group_actions)
+                formatter.end_section()
+        return formatter.format_help()
 
     def error(self, message: str) -> NoReturn:
         """Raise UserError with the fault and where to find the list of flags."""
@@ -71,6 +118,8 @@ class OneLineParser(argparse.ArgumentParser):
             if not equals:
                 flag, value = (plain[-1] if plain else ""), word
             if flag not in switches or value.lower() not in (*_TRUE, *_FALSE):
+                if flag in switches and equals:
+                    self.error(f"{flag}: expected true or false, got {value!r}")
                 plain.append(word)
                 continue
             if not equals:
@@ -84,9 +133,13 @@ class OneLineParser(argparse.ArgumentParser):
         formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
         formatter.add_text(self.description)
         formatter.start_section("flags")
-        formatter.add_arguments(action for action in self._actions if action not in self._only_in_full_help)
+        shown = [action for action in self._actions if action not in self._only_in_full_help]
+        formatter.add_arguments(sorted(shown, key=lambda action: bool(action.option_strings)))
         formatter.end_section()
-        sections = {name for name in self._only_in_full_help.values() if name}
+        further = self._only_in_full_help.items()
+        sections = {name for action, name in further if name and action.help != argparse.SUPPRESS}
+        if not sections:
+            return formatter.format_help()
         width = max(map(len, sections), default=0) + 8
         lines = [
             f"  --{group.title.replace('_', '-')}.*".ljust(width) + _first_clause(group.description or "")
@@ -103,7 +156,7 @@ def number(least: float, most: float, expected: str, kind: Callable[[str], float
 
     def parse(text: str) -> float:
         try:
-            value = kind(text)
+            value = whole_number(text) if kind is int else kind(text)
         except ValueError:
             value = math.nan
         if not least <= value <= most:
@@ -111,17 +164,6 @@ def number(least: float, most: float, expected: str, kind: Callable[[str], float
         return value
 
     return parse
-
-
-def suggestion(name: str, known: Iterable[str], preferred: str = "") -> str:
-    """The nearest known name as a clause of an error, or empty. Names that begin with `preferred` come first."""
-    ordered = sorted(known, key=lambda each: (not (preferred and each.startswith(preferred)), len(each), each))
-    bare = name.removeprefix("--")
-    beginning = [each for each in ordered if len(bare) > 2 and each.startswith(name)]
-    ending = [each for each in ordered if bare and each.endswith(f".{bare}")]
-    near = difflib.get_close_matches(name, ordered, n=1, cutoff=0.6)
-    found = next(iter((*ending, *beginning, *near)), "")
-    return f"; did you mean {found!r}?" if found else ""
 
 
 def _first_clause(text: str) -> str:

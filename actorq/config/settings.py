@@ -20,7 +20,8 @@ from pydantic.fields import FieldInfo
 
 from actorq import ENVIRONMENT_PREFIX
 from actorq.config.expected import SECTION, expected_at
-from actorq.config.parser import OneLineParser, suggestion
+from actorq.config.parser import OneLineParser
+from actorq.config.suggestions import suggestion
 from actorq.errors import UserError
 from actorq.text import one_line
 
@@ -78,15 +79,28 @@ class Leaf:
 
     @property
     def help(self) -> str:
-        """Description, choices and default on one line."""
-        suffix = "" if self.field.is_required() else f" (default: {self.default})"
+        """Description and default on one line."""
+        return self.help_with(self.default)
+
+    def help_with(self, default: str) -> str:
+        """Description and this default on one line."""
+        suffix = "" if self.field.is_required() else f" (default: {default})"
         return f"{self.field.description}{suffix}".replace("%", "%%")
+
+    @property
+    def in_words(self) -> str:
+        """The words for a default that is found out later; empty for other defaults."""
+        return next((extra.text for extra in self.field.metadata if isinstance(extra, DefaultText)), "")
 
     @property
     def default(self) -> str:
         """As a flag has it, or in words where it is found out later."""
-        in_words = next((extra.text for extra in self.field.metadata if isinstance(extra, DefaultText)), None)
-        return in_words or value_text(self.field.get_default(call_default_factory=True)) or "empty"
+        return self.in_words or default_text(self.field.get_default(call_default_factory=True))
+
+
+def default_text(value: object) -> str:
+    """A default as text of a flag, or "empty"."""
+    return "empty" if value in ("", (), {}) else value_text(value)
 
 
 def value_text(value: object) -> str:
@@ -131,6 +145,7 @@ def add_flags(parser: OneLineParser, model: type[Settings], title: str = "run") 
             numbers = plain_type(next(iter(typing.get_args(kind)), None)) is int
             options["metavar"] = "N,N,.." if numbers else metavars[typing.get_origin(kind) or kind]
         action = groups[section].add_argument(leaf.flag, **options)
+        parser.settings[action] = (model, leaf)
         if has_essential and ESSENTIAL not in leaf.field.metadata:
             parser.only_in_full_help(action, ".".join(section).replace("_", "-"))
 

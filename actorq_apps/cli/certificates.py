@@ -17,8 +17,8 @@ from actorq.transport.security.roles import ROLES
 
 _PROGRAM = "actorq certificates"
 _DESCRIPTION = """Make a certificate authority and certificates signed by it. DIR gets one folder for each role, such as
-learner, actor and operator, with ca.crt, tls.crt and tls.key. docs/how-to/tls.md says which role may do what. The
-authority's key is not kept, so no certificates can be added. Make new ones in another folder before they expire."""
+learner, actor and operator, with ca.crt, tls.crt and tls.key. The authority's key is not kept, so no certificates can
+be added. Make new ones in another folder before they expire."""
 
 
 class CertificatesSettings(Settings):

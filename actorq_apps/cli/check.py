@@ -1,6 +1,5 @@
 """`actorq check`: what a run would meet in an environment, and which settings fit."""
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,24 +7,30 @@ from statistics import fmean
 from typing import Any
 
 from actorq.config.algorithms import ALGORITHMS, taking
+from actorq.config.parser import number
 from actorq.config.presets import OTHERS, family_of
 from actorq.config.run_config import RunConfig
 from actorq.config.segments import most_environments
 from actorq.domain.spaces import EnvironmentSpec
-from actorq.errors import UserError
 from actorq.process import EXIT_OK, Sources, argument_parser
+from actorq_apps.cli.arguments import add_environment
 from actorq_apps.local.algorithm import about_wrappers, fit_algorithm, fit_environments
 from actorq_apps.local.environment import try_environment
 from actorq_apps.local.events import sigterm_as_exit
 
 _DESCRIPTION = """Try an environment with random actions, for ten seconds at most, and print what a run would meet: its
 spaces as policies see them, episodes, rewards, speed, whether a seed repeats an episode, which algorithms can act in
-it, and which settings follow. What may go wrong in a run is a warning with a remedy. Takes the settings of actorq
+it, and which settings follow. What may go wrong in a run is a warning with a remedy. Accepts all settings of actorq
 train. Exit codes: 0, 2 for an environment that does not work."""
+_READS = (
+    *("environment", "environment_args", "environment_wrappers", "environment_backend", "image_layout", "algorithm"),
+    *("preset", "environments_per_actor", "target_return", "target_success", "normalize_observations", "network"),
+    *("hindsight", "actor.environment_timeout_s", "actor.segment_length", "actor.max_segment_bytes"),
+)
 
 Figures = Mapping[str, Any]
 
-STEPS = 2_000
+STEPS, _MOST_STEPS = 2_000, 1_000_000
 # Observations beyond this range train slowly without normalization. Rewards beyond it make values large.
 _LARGE_OBSERVATION, _LARGE_REWARD = 10.0, 100.0
 # Random actions in a learner of average speed: fewer steps are what limits a run.
@@ -35,18 +40,14 @@ _SHOWN = 8
 
 def run(arguments: Sequence[str]) -> int:
     """Try the environment, and print."""
-    parser = argument_parser("actorq check", _DESCRIPTION, (RunConfig,))
-    parser.add_argument("id", nargs="?", metavar="ENVIRONMENT", help="id of the environment; also --environment")
+    parser = argument_parser("actorq check", _DESCRIPTION, (RunConfig,), _READS)
+    add_environment(parser)
+    steps = number(1, _MOST_STEPS, f"1 to {_MOST_STEPS:,} steps", int)
     parser.add_argument(
-        "--steps", type=_steps, default=STEPS, metavar="N", help=f"random steps, at most (default: {STEPS})"
+        "--steps", type=steps, default=STEPS, metavar="N", help=f"random steps, at most (default: {STEPS})"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     namespace = parser.parse_args(arguments)
-    if namespace.id is not None:
-        # A flag of the same name would win.
-        given = vars(namespace).setdefault("environment", namespace.id)
-        if given != namespace.id:
-            raise UserError(f"--environment: got {given!r} beside {namespace.id!r}; give one environment")
     sources = Sources.read((RunConfig,), namespace)
     config = sources.resolve(RunConfig)
     found: list[Figures] = []
@@ -166,9 +167,3 @@ def _target(spec: EnvironmentSpec, config: RunConfig) -> float | None:
 
 def _rate(figures: Figures) -> float:
     return float(figures["steps"] / figures["seconds"])
-
-
-def _steps(text: str) -> int:
-    if not (text.isdecimal() and text.isascii() and 1 <= int(text) <= 1_000_000):
-        raise argparse.ArgumentTypeError(f"expected 1 to 1000000 steps, got {text!r}")
-    return int(text)

@@ -14,6 +14,7 @@ from actorq.process import Sources, argument_parser
 from actorq.statefiles.documents import write_document
 from actorq.statefiles.files import replace_file
 from actorq.telemetry.machine import this_machine
+from actorq_apps.cli.arguments import add_environment
 from actorq_apps.cli.display.output import with_queued_output
 from actorq_apps.cli.train import resolved_config
 from actorq_apps.comparison.figures import figures_of
@@ -42,6 +43,12 @@ learning curves, throughput, time to a target return, energy, and ratios to fp32
 interrupted comparison, and restarts its unfinished run. DIR/report.html has everything on one page,
 DIR/comparison.json the figures."""
 _OWN = {"seed": "--seeds", "scheme": "--schemes"}
+# The runs of a comparison would share a folder of object storage.
+_IGNORES = (
+    *_OWN,
+    *("checkpoint.object_storage", "checkpoint.object_storage_endpoint", "checkpoint.object_storage_replay"),
+    "policy_export",
+)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -88,7 +95,8 @@ def _compare(arguments: Sequence[str], parser: OneLineParser, given: Any) -> int
 
 
 def _parser() -> OneLineParser:
-    parser = argument_parser("actorq compare", _DESCRIPTION, (RunConfig,))
+    parser = argument_parser("actorq compare", _DESCRIPTION, (RunConfig,), ignores=_IGNORES)
+    add_environment(parser)
     own = parser.section("comparison", "What is compared.")
     own.add_argument("--directory", type=Path, required=True, metavar="DIR", help="folder of the runs and the report")
     own.add_argument(

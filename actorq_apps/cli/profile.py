@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict
@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from actorq.arithmetic import arithmetic
+from actorq.config.parser import number
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import HindsightConfig
 from actorq.domain.policy import FALLBACK, FP32
@@ -22,6 +23,7 @@ from actorq.errors import UserError
 from actorq.process import EXIT_OK, Sources, argument_parser
 from actorq.profiling import DEFAULT_SECONDS, measuring_seconds
 from actorq.statefiles.files import replace_file
+from actorq_apps.cli.arguments import add_environment
 from actorq_apps.cli.display.display import wide_output
 from actorq_apps.local.algorithm import fit_algorithm
 from actorq_apps.local.environment import environment_of
@@ -35,14 +37,18 @@ from actorq_apps.profile.model import Prediction
 
 _DESCRIPTION = """Measure the parts of a run on this machine, in half a minute: a step of the environments, a call of
 the policy and a version in each scheme, an update of the learner, the path of transitions to the replay. Then predict
-the limit of the run, the number of actors that one learner can use, and the savings of each scheme. Takes the settings
-of actorq train. Run little else meanwhile. docs/how-to/profile.md explains the figures. Exit codes: 0, 2
-for wrong input, 1 any other error."""
+the limit of the run, the number of actors that one learner can use, and the savings of each scheme. Accepts all
+settings of actorq train. Run little else meanwhile. Exit codes: 0, 2 for wrong input, 1 any other error."""
+_IGNORES = (
+    *("target_return", "target_success", "max_environment_steps", "max_seconds", "hindsight", "exploration"),
+    *("checkpoint", "policy_export", "telemetry", "transport"),
+)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Measure, predict and print."""
-    parser = argument_parser("actorq profile", _DESCRIPTION, (RunConfig,))
+    parser = argument_parser("actorq profile", _DESCRIPTION, (RunConfig,), ignores=_IGNORES)
+    add_environment(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
     parser.add_argument(
         "--seconds",
@@ -52,7 +58,10 @@ def run(arguments: Sequence[str]) -> int:
         help=f"seconds to measure each of five parts (default: {DEFAULT_SECONDS:g})",
     )
     parser.add_argument(
-        "--cores", type=_cores, metavar="N", help="cores to predict for (default: those that this process may use)"
+        "--cores",
+        type=number(1, 100_000, "1 to 100,000 cores", int),
+        metavar="N",
+        help="cores to predict for (default: those that this process may use)",
     )
     namespace = parser.parse_args(arguments)
     sources = Sources.read((RunConfig,), namespace)
@@ -94,12 +103,6 @@ def _profile(sources: Sources, config: RunConfig, namespace: Namespace, servers:
         except OSError as error:
             raise UserError(f"--json: cannot write {namespace.json}: {error.strerror}") from None
     return EXIT_OK
-
-
-def _cores(text: str) -> int:
-    if not (text.isdecimal() and 1 <= int(text) <= 100_000):
-        raise ArgumentTypeError(f"expected a number of cores from 1 to 100000, got {text!r}")
-    return int(text)
 
 
 def _watts_per_core(config: RunConfig) -> tuple[float | None, str]:

@@ -14,7 +14,6 @@ from typing import Annotated
 from pydantic import Field
 
 from actorq.config import settings
-from actorq.config.presets import descriptions
 from actorq.config.run_config import RunConfig
 from actorq.config.schemes import installed_schemes, load_scheme
 from actorq.config.sections import CERTIFICATES_HELP
@@ -27,6 +26,7 @@ from actorq.extras import require
 from actorq.lifeline import await_parents_end
 from actorq.process import EXIT_USER_ERROR, Sources, argument_parser
 from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
+from actorq_apps.cli.arguments import add_environment
 from actorq_apps.cli.display.display import display_of
 from actorq_apps.cli.display.hints import EpisodeHint
 from actorq_apps.cli.display.output import with_queued_output
@@ -42,8 +42,8 @@ from actorq_apps.local.wholerun import Newscast, read_spec, send_event
 from actorq_apps.meter.node_meter import RunStart
 
 _DESCRIPTION = """Train on this machine to the target return or the end of the budget. Ctrl-C saves the run and ends
-it. A preset gives the other settings (see --help-all). Settings may be variables (ACTORQ_DQN__BATCH_SIZE=32) and
-lines in --config (dqn: {batch_size: 32}). Exit codes: 0 target reached, 3 budget ended, 4 stopped by an operator, 130,
+it. Settings may be flags (--dqn.batch-size 32), variables (ACTORQ_DQN__BATCH_SIZE=32) and lines in --config
+(dqn: {batch_size: 32}). Exit codes: 0 target reached, 3 budget ended, 4 stopped by an operator, 130,
 143 interrupted, 2 wrong input, 1 other errors."""
 
 # Roles of the run's processes. The launcher itself is the monitor.
@@ -128,8 +128,7 @@ def _resolve(
 ) -> tuple[TrainSettings, RunConfig, EnvironmentSpec, RunDirectory]:
     """How to start, the settings of the run, its environment, and its folder. Raises UserError."""
     parser = argument_parser("actorq train", _DESCRIPTION, (TrainSettings, RunConfig))
-    for name, text in descriptions():
-        parser.section(f"preset: {name}", text)
+    add_environment(parser)
     sources = Sources.read((TrainSettings, RunConfig), parser.parse_args(arguments))
     train = sources.resolve(TrainSettings)
     run = RunDirectory(train.run_directory) if train.run_directory else None

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from itertools import product
 
 from actorq.config.numbers import LARGEST_SEED
-from actorq.config.parser import suggestion
 from actorq.config.run_config import RunConfig
 from actorq.config.schemes import scheme_names
 from actorq.config.settings import leaves
+from actorq.config.suggestions import suggestion
 from actorq.domain.policy import AUTO, FP32
 from actorq.errors import UserError
 

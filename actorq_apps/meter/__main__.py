@@ -23,6 +23,14 @@ from actorq.transport.reconnect import keep_connected
 from actorq_apps.meter.node_meter import MINIMUM_INTERVAL_S, NodeMeter
 from actorq_apps.meter.tracker import CodecarbonTracker
 
+# What the meter reads of the run's settings.
+_READS = (
+    *("energy.country", "energy.tdp_watts", "energy.ram_watts", "energy.period_s", "telemetry.log_format"),
+    *("transport.certificates", "transport.run", "transport.allow_readable_keys"),
+)
+# It serves nothing.
+_IGNORES = ("listen", "insecure", "metrics", "open_metrics", "announce")
+
 _log = logging.getLogger(__name__)
 
 
@@ -66,7 +74,7 @@ def report(
 def _main() -> int:
     text = "Measure this node's energy and report it to the learner."
     models = (RunConfig, ProcessSettings, MeterProcessSettings)
-    config, process, settings = parse_arguments("actorq meter", text, models)
+    config, process, settings = parse_arguments("actorq meter", text, models, reads=_READS, ignores=_IGNORES)
     assert isinstance(config, RunConfig)
     assert isinstance(process, ProcessSettings)
     assert isinstance(settings, MeterProcessSettings)

@@ -17,6 +17,7 @@ from actorq.errors import UserError
 from actorq.process import Sources, argument_parser
 from actorq.statefiles.basis import open_folder
 from actorq.statefiles.locks import locked_folder
+from actorq_apps.cli.arguments import add_environment
 from actorq_apps.cli.display.output import with_queued_output
 from actorq_apps.cli.train import resolved_config
 from actorq_apps.local.events import Events, signals_as_events
@@ -98,6 +99,7 @@ def _sweep(arguments: Sequence[str], given: Any) -> int:
 
 def _parser() -> OneLineParser:
     parser = argument_parser("actorq sweep", _DESCRIPTION, (RunConfig,))
+    add_environment(parser)
     own = parser.section("sweep", "What is searched, and how.")
     own.add_argument("--directory", type=Path, required=True, metavar="DIR", help="folder of the runs and the results")
     own.add_argument(

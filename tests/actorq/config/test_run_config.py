@@ -111,8 +111,10 @@ def test_the_help_lists_every_setting_with_its_description_and_default(capsys: p
             assert f"{leaf.flag} " in shown or f"{leaf.flag}, " in shown
             assert "(default: " in leaf.help
             assert "(default: )" not in leaf.help
+            # The environment of the defaults decides the algorithm.
+            expected = leaf.help_with("dqn") if leaf.path == ("algorithm",) else leaf.help
             # argparse breaks lines also at hyphens and slashes.
-            assert leaf.help.replace("%%", "%").replace(" ", "") in shown.replace(" ", "")
+            assert expected.replace("%%", "%").replace(" ", "") in shown.replace(" ", "")
 
 
 def test_every_section_and_setting_is_described_and_its_default_is_valid() -> None:

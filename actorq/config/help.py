@@ -1,0 +1,69 @@
+"""Fits the help of a command to the run that its arguments describe: the settings that count, with their defaults."""
+
+import argparse
+from collections.abc import Collection
+from operator import attrgetter
+
+from actorq.config import settings
+from actorq.config.algorithms import ALGORITHMS
+from actorq.config.parser import OneLineParser
+from actorq.config.presets import OTHERS, family_of
+from actorq.config.run_config import RunConfig
+from actorq.config.unread import unread
+from actorq.errors import UserError
+
+# They choose the preset, and with it the other defaults.
+_CHOICES = ("environment", "algorithm", "preset")
+
+
+def described_run(namespace: argparse.Namespace) -> RunConfig:
+    """The defaults of the run with the environment, algorithm and preset of the arguments."""
+    given = {name: value for name in _CHOICES if (value := getattr(namespace, name, None)) is not None}
+    try:
+        return settings.build(RunConfig, given)
+    except UserError:
+        return RunConfig()
+
+
+def fit_help(
+    parser: OneLineParser,
+    namespace: argparse.Namespace,
+    full: bool,
+    *,
+    reads: Collection[str] | None = None,
+    ignores: Collection[str] = (),
+) -> None:
+    """Hide the settings that the command or the algorithm ignores, and show the defaults of the preset.
+
+    full: whether the help also lists the settings of other algorithms, unless one is given.
+    reads, ignores: settings and sections of the run that the command reads (None for all), and any that it ignores.
+    """
+    config = described_run(namespace)
+    one_algorithm = not full or hasattr(namespace, "algorithm")
+    hidden = {*ignores, *(unread(config.algorithm) if one_algorithm else ())}
+    for action, (model, leaf) in parser.settings.items():
+        of_run = model is RunConfig
+        if _covers(hidden if of_run else ignores, leaf) or (of_run and reads is not None and not _covers(reads, leaf)):
+            action.help = argparse.SUPPRESS
+        elif of_run:
+            action.help = leaf.help_with(_default(leaf, config))
+    if reads is None or "environment" in reads:
+        note = f"The defaults below are for {config.algorithm} on {config.environment}."
+        others = "They change with --environment, --algorithm and --preset."
+        parser.description = f"{parser.description} {note} {others}".strip()
+
+
+def _covers(names: Collection[str], leaf: settings.Leaf) -> bool:
+    """Whether the names have the setting or a section around it."""
+    return any(".".join(leaf.path[: length + 1]) in names for length in range(len(leaf.path)))
+
+
+def _default(leaf: settings.Leaf, config: RunConfig) -> str:
+    name = ".".join(leaf.path)
+    if name == "algorithm" and family_of(config.environment) is not OTHERS:
+        return family_of(config.environment).algorithm
+    if name in _CHOICES or leaf.in_words:
+        return leaf.default
+    other = leaf.path[0] in ALGORITHMS and leaf.path[0] != config.algorithm
+    run = RunConfig(environment=config.environment, algorithm=leaf.path[0], preset=config.preset) if other else config
+    return settings.default_text(attrgetter(name)(run))
