@@ -193,7 +193,7 @@ def _refusal(environment_id: str, arguments: EnvironmentArguments, error: BaseEx
     if isinstance(error, ModuleNotFoundError) and place_of(error) is not None:
         text += f"; install the package of {error.name}, which the environment needs"
     elif isinstance(error, ImportError):
-        text += f"; install its package (docs/how-to/environments.md), or {remedy}"
+        text += f"; install its package, or {remedy}"
     elif unregistered:
         text += f"; {remedy}"
     elif arguments != NO_ARGUMENTS:
