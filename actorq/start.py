@@ -29,7 +29,9 @@ _OF_THE_MACHINE = (
 
 @contextmanager
 def fast_imports() -> Iterator[None]:
-    """Import modules in the block, without garbage collection: modules stay."""
+    """Import modules in the block, without garbage collection: modules stay. gRPC and NumPy get quiet defaults."""
+    # gRPC reads it when it is imported. Its own lines would stand before ours, which say what to do.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # NumPy would start threads that wait for work in a loop. PyTorch and ONNX Runtime have their own.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.disable()

@@ -11,6 +11,7 @@ What each scheme becomes:
 A runtime that fuses the QDQ form computes with integers. Other runtimes compute with the same values in float32.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -21,7 +22,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from actorq.errors import InvalidInputError
 from actorq.quantization.nodes import MICROSOFT, STANDARD, live_nodes, set_repeated
-from actorq.text import reason_of
+
+_log = logging.getLogger(__name__)
 
 # The oldest operator set with all operators of our own policies; int4 tensors need a newer one.
 OPSET, INT4_OPSET = 19, 21
@@ -42,8 +44,8 @@ def standard_form(model: bytes, opset: int = 0) -> bytes:
     set_repeated(parsed.graph, "node", nodes)
     set_repeated(parsed.graph, "initializer", [form.initializers[name] for name in form.initializers if name in read])
     set_repeated(parsed, "opset_import", [entry for entry in parsed.opset_import if entry.domain != MICROSOFT])
-    newest = max(_own_opset(parsed), INT4_OPSET if form.has_int4 else OPSET)
-    converted = _in_opset(parsed, opset or newest)
+    usual = max(_own_opset(parsed), INT4_OPSET if form.has_int4 else OPSET)
+    converted = _in_opset(parsed, opset or usual, usual)
     return bytes(converted.SerializeToString(deterministic=True))
 
 
@@ -169,12 +171,16 @@ def _padded(names: Iterable[str], count: int) -> list[str]:
     return given + [""] * (count - len(given))
 
 
-def _in_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+def _in_opset(model: onnx.ModelProto, opset: int, usual: int) -> onnx.ModelProto:
+    newest = onnx.defs.onnx_opset_version()
+    if opset > newest:
+        raise InvalidInputError(f"expected an opset of at most {newest}, the newest that onnx here knows, got {opset}")
     try:
         converted = onnx.version_converter.convert_version(model, opset)
         converted.ir_version = helper.find_min_ir_version_for(converted.opset_import)
         onnx.checker.check_model(converted, full_check=True)
-    except Exception as error:  # The converter raises errors of several kinds.
-        reason = reason_of(error)
-        raise InvalidInputError(f"the policy cannot be in opset {opset} ({reason}); choose a newer one") from None
+    except Exception as error:  # The converter raises errors of several kinds, with texts for its own developers.
+        _log.debug("conversion to opset %d: %s", opset, error)
+        remedy = f"choose one from {usual} to {newest}"
+        raise InvalidInputError(f"the policy cannot be in opset {opset}, which lacks its operators; {remedy}") from None
     return converted

@@ -87,8 +87,6 @@ def _dispatch(given: list[str]) -> int:
     if name in _TOOLS:
         os.execv(sys.executable, [*command_of(_TOOLS[name][0]), *rest])
     if name in _COMMANDS:
-        # Otherwise gRPC prints lines of its own, such as one for each failed handshake.
-        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         with fast_imports():
             run: Callable[[Sequence[str]], int] = import_module(_COMMANDS[name][0]).run
         return run(rest)

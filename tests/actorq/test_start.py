@@ -48,6 +48,24 @@ def test_a_users_mistake_at_the_start_is_one_line_and_exit_code_2(tmp_path: Path
     assert (process.returncode, process.stderr) == (2, "error: expected another function\n")
 
 
+@pytest.mark.parametrize(("given", "lines"), [({}, 0), ({"GRPC_VERBOSITY": "ERROR"}, 1)])
+def test_grpc_writes_no_lines_of_its_own_unless_the_user_wants_them(given: dict[str, str], lines: int) -> None:
+    code = """
+from actorq.start import fast_imports
+with fast_imports():
+    import grpc
+from concurrent.futures import ThreadPoolExecutor
+try:
+    grpc.server(ThreadPoolExecutor(1)).add_insecure_port("192.0.2.1:4000")
+except RuntimeError:
+    pass
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"} | given
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert len(done.stderr.splitlines()) >= lines
+    assert bool(done.stderr) is bool(lines)
+
+
 def test_garbage_is_collected_again_after_a_failed_import(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
 

@@ -176,12 +176,8 @@ def _server(modules: tuple[str, ...]) -> socket.socket:
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _REQUEST_BYTES)
     with theirs:
         command = [sys.executable, "-m", __name__, str(theirs.fileno()), *modules]
-        # As the command line sets it before it imports gRPC.
-        quiet = {"GRPC_VERBOSITY": "ERROR"} if modules == COMMANDS else {}
         # It forks and ends, so that the tests have no child that stays.
-        subprocess.run(
-            command, cwd=_ROOT, env=os.environ | quiet, check=True, pass_fds=(theirs.fileno(),), start_new_session=True
-        )
+        subprocess.run(command, cwd=_ROOT, check=True, pass_fds=(theirs.fileno(),), start_new_session=True)
     return _servers.setdefault(modules, ours)
 
 

@@ -76,8 +76,5 @@ def test_a_port_in_use_is_told_in_one_line(service: str, tmp_path: Path) -> None
         address = f"127.0.0.1:{occupied.getsockname()[1]}"
         result = actorq(service, "--listen", address, cwd=tmp_path)
     assert result.returncode == 2
-    errors = [line for line in result.stderr.strip().splitlines() if line.startswith("error:")]
-    assert len(errors) == 1
-    assert address in errors[0]
-    assert "Traceback" not in result.stderr
+    assert re.fullmatch(f"error: .*{address}.*\n", result.stderr)
     assert list(tmp_path.iterdir()) == []

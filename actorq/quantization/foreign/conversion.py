@@ -12,7 +12,6 @@ from actorq.errors import InvalidInputError
 from actorq.quantization.folding import inferred_shapes
 from actorq.quantization.layers import BATCH_FIRST_STATES, RECURRENT_OPERATORS
 from actorq.quantization.nodes import STANDARD, attributes_of, reached
-from actorq.text import reason_of
 
 # The IR version of all features that a policy may have. ONNX Runtime refuses versions that are newer than itself.
 _NEWEST_IR = 10
@@ -26,10 +25,10 @@ def convert_opset(model: onnx.ModelProto, oldest: int) -> onnx.ModelProto:
     if len(versions) == 1 and 1 <= versions[0] < oldest:
         try:
             model = onnx.version_converter.convert_version(model, oldest)
-        except Exception as error:  # The converter raises errors of several kinds.
+        except Exception:  # The converter raises errors of several kinds, with texts for its own developers.
             raise InvalidInputError(
-                f"model: it cannot be converted from opset {versions[0]} to {oldest} ({reason_of(error)}); export the "
-                "policy with opset_version=17"
+                f"model: onnx cannot convert it from opset {versions[0]} to {oldest}; export the policy with "
+                "opset_version=17"
             ) from None
     set_ir_version(model)
     return model

@@ -87,7 +87,7 @@ def test_an_opset_that_the_converter_cannot_convert_is_refused() -> None:
     # Its Gemm needs a batch that is a number.
     model.opset_import[0].version, model.ir_version = 6, 4
 
-    with pytest.raises(InvalidInputError, match=r"from opset 6 to 13 .*opset_version=17"):
+    with pytest.raises(InvalidInputError, match=r"from opset 6 to 13; .*opset_version=17"):
         Graph.from_model(model.SerializeToString())
 
 

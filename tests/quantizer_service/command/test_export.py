@@ -377,10 +377,12 @@ def test_mistakes_are_told_in_one_line_and_write_nothing(run: RunDirectory, comm
     standard = ("--scheme", "int4", "--form", "standard", "--opset", "17")
     for arguments, fact in (
         (("--version", "9"), f"version 9 .*{run.root}.*actorq policies {run.root}"),
-        (("--version", "last"), "version.*'best', 'newest'"),
-        (("--scheme", "auto"), "scheme.*'fp32', "),
+        (("--version", "last"), "version.*best, newest"),
+        (("--scheme", "auto"), "scheme.*fp32, "),
         (("--opset", "17"), "--form standard"),
-        (standard, "opset 17 "),
+        (standard, r"opset 17, which lacks its operators; choose one from 21 to \d+$"),
+        ((*standard[:-1], "5"), "opset 5, .*choose one from 21 "),
+        ((*standard[:-1], "999"), r"at most \d+, .*got 999$"),
         (("-o", "policy.bin"), r"--output: .*\.onnx, .*policy\.bin"),
         (("-o", "no/policy.onnx"), "--output: .*folder no$"),
     ):
