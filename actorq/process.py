@@ -22,7 +22,7 @@ from prometheus_client import Metric
 from pydantic import Field
 
 from actorq.config import settings
-from actorq.config.help import described_run, fit_help
+from actorq.config.messages.help import described_run, fit_help
 from actorq.config.parser import OneLineParser
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import TransportConfig
@@ -155,17 +155,16 @@ def argument_parser(
     help shows only those that it reads. All are accepted, because the processes of a run may get the same arguments.
     """
     parser = OneLineParser(prog=program, usage=f"{program} [flags]", description=description)
-    if RunConfig in models:
-        parser.before_help = partial(fit_help, parser, reads=reads, ignores=ignores)
-        parser.preferred = lambda namespace: f"--{described_run(namespace).algorithm}."
     parser.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
         help="YAML file with settings, those of this process under `process` (default: none)",
     )
-    for model in models:
-        settings.add_flags(parser, model, "run" if model is RunConfig else "process")
+    flags = {model: settings.add_flags(parser, model, "run" if model is RunConfig else "process") for model in models}
+    if RunConfig in models:
+        parser.before_help = partial(fit_help, parser, flags, reads=reads, ignores=ignores)
+        parser.preferred = lambda namespace: f"--{described_run(namespace).algorithm}."
     return parser
 
 

@@ -65,7 +65,7 @@ class RunDirectory:
         """Raise UserError unless a new run may be created here. A folder without files but logs is allowed."""
         if self.root.exists() and not (self.root.is_dir() and is_unused(self.root, self.config, self.logs)):
             raise UserError(
-                f"run directory {self.root} exists: pass --resume to go on with its run, or another --run-directory"
+                f"run directory {self.root} exists: give --resume to continue its run, or another --run-directory"
             )
 
     def create(self, config: RunConfig) -> None:
@@ -197,7 +197,7 @@ def newest_run(runs: Path = RUNS) -> RunDirectory:
     written = {run: _written_at(run.addresses) for run in map(RunDirectory, runs.glob("*")) if run.is_in_use}
     found = max((run for run in written if written[run]), key=written.__getitem__, default=None)
     if found is None:
-        raise UserError(f"no run is going on under {runs}/: pass --learner HOST:PORT for one elsewhere")
+        raise UserError(f"no run is active under {runs}/: give --learner HOST:PORT for a run elsewhere")
     return found
 
 

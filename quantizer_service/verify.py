@@ -1,7 +1,7 @@
 """Checks a store of policies without changing it, for `actorq verify`."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from actorq.errors import InvalidInputError, UnreadableError
 from actorq.process import EXIT_OK
 from actorq.statefiles import policies as stored
 from actorq.statefiles.findings import Finding, check_document, check_twice, faulty, report
+from actorq.text import return_text
 
 _LEAP = "new version numbers start far above the known ones"
 _AGAIN = "the learner sends the graph again; its versions return after the next start"
@@ -73,12 +74,16 @@ def _version(folder: Path, graphs: set[str]) -> Iterator[Finding]:
     evaluation = folder / "evaluation.json"
     returned = ""
     if evaluation.exists():
-        found = check_document(evaluation, lambda values: f", return {values['mean_return']:.1f}", _NO_EVALUATION)
+        found = check_document(evaluation, _return_of, _NO_EVALUATION)
         if found.state == "whole":
             returned = found.detail
         else:
             damaged.append(found)
     yield from damaged or [Finding("", "whole", ", ".join(["fp32 tensors", *map(str, variants)]) + returned)]
+
+
+def _return_of(evaluation: Mapping[str, Any]) -> str:
+    return f", return {return_text(evaluation['mean_return'])}"
 
 
 def _checkpoint(folder: Path, graphs: set[str], variants: tuple[Variant, ...]) -> Iterator[Finding]:

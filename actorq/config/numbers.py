@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from actorq.config.expected import Expected
+from actorq.config.messages.expected import Expected
 
 # A number as people write large ones: 1000000, 1_000_000, 1e6.
 _WRITTEN = re.compile(r"[+-]?\d[\d_]*(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)

@@ -5,14 +5,11 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
+from actorq.config.messages.suggestions import suggestion
 from actorq.config.numbers import whole_number
-from actorq.config.suggestions import suggestion
 from actorq.errors import UserError
-
-if TYPE_CHECKING:
-    from actorq.config.settings import Leaf, Settings
 
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 _HELP = ("-h", "--help", "--help-all")
@@ -21,7 +18,6 @@ _HELP = ("-h", "--help", "--help-all")
 class OneLineParser(argparse.ArgumentParser):
     """Reports a wrong flag in one line. argparse would print the usage, which is long here.
 
-    settings: the model and the declaration of each flag that is a setting.
     before_help: called with the arguments before the help is printed, and whether it is the full help.
     settle: called with the parsed arguments; it may complete them.
     preferred: gives the beginning of the flags that suggestions prefer, such as "--sac.".
@@ -29,7 +25,6 @@ class OneLineParser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(add_help=False, allow_abbrev=False, **options)
-        self.settings: dict[argparse.Action, tuple[type[Settings], Leaf]] = {}
         self.before_help: Callable[[argparse.Namespace, bool], None] = lambda *_: None
         self.settle: Callable[[argparse.Namespace], None] = lambda _: None
         self.preferred: Callable[[argparse.Namespace], str] = lambda _: ""

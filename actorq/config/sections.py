@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from actorq.config.expected import Expected
+from actorq.config.messages.expected import Expected
 from actorq.config.numbers import (
     CountOrAuto,
     Episodes,
@@ -242,7 +242,7 @@ class CheckpointConfig(Settings):
     period_s: PositiveFloat = Field(10.0, description="seconds between two checkpoints")
     keep: PositiveInt = Field(3, description="newest checkpoints kept on disk")
     new_networks: bool = Field(
-        False, description="go on with new networks and the stored replay when checkpoints are there but none is whole"
+        False, description="continue with new networks and the stored replay if no checkpoint is whole"
     )
     object_storage: Annotated[str, Field(pattern=r"^(s3://[^/]+/.+|file:///.+)?$", max_length=1024), FOLDER_URL] = (
         Field(

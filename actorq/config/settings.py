@@ -19,9 +19,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from actorq import ENVIRONMENT_PREFIX
-from actorq.config.expected import SECTION, expected_at
+from actorq.config.messages.expected import SECTION, expected_at
+from actorq.config.messages.suggestions import suggestion
 from actorq.config.parser import OneLineParser
-from actorq.config.suggestions import suggestion
 from actorq.errors import UserError
 from actorq.text import one_line
 
@@ -121,14 +121,15 @@ def leaves(model: type[Settings], path: tuple[str, ...] = ()) -> Iterator[Leaf]:
             yield Leaf((*path, name), field, model)
 
 
-def add_flags(parser: OneLineParser, model: type[Settings], title: str = "run") -> None:
+def add_flags(parser: OneLineParser, model: type[Settings], title: str = "run") -> dict[argparse.Action, Leaf]:
     """Declare a flag for each setting, grouped by section. Unset flags are absent from the parsed namespace.
 
     title: of the group of settings without a section. If any setting is ESSENTIAL, the short help shows only the
-    essential settings and the names of the sections.
+    essential settings and the names of the sections. Returns the setting of each flag.
     """
     has_essential = any(ESSENTIAL in leaf.field.metadata for leaf in leaves(model))
     groups: dict[tuple[str, ...], Any] = {}
+    flags: dict[argparse.Action, Leaf] = {}
     for leaf in leaves(model):
         section = leaf.path[:-1]
         if section not in groups:
@@ -145,9 +146,10 @@ def add_flags(parser: OneLineParser, model: type[Settings], title: str = "run") 
             numbers = plain_type(next(iter(typing.get_args(kind)), None)) is int
             options["metavar"] = "N,N,.." if numbers else metavars[typing.get_origin(kind) or kind]
         action = groups[section].add_argument(leaf.flag, **options)
-        parser.settings[action] = (model, leaf)
+        flags[action] = leaf
         if has_essential and ESSENTIAL not in leaf.field.metadata:
             parser.only_in_full_help(action, ".".join(section).replace("_", "-"))
+    return flags
 
 
 def from_flags(model: type[Settings], namespace: argparse.Namespace) -> dict[str, Any]:

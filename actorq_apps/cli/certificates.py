@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from actorq.config.expected import Expected
+from actorq.config.messages.expected import Expected
 from actorq.config.numbers import Whole
 from actorq.config.settings import Settings
 from actorq.process import Sources, argument_parser

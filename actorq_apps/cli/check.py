@@ -7,13 +7,14 @@ from statistics import fmean
 from typing import Any
 
 from actorq.config.algorithms import ALGORITHMS, taking
+from actorq.config.messages.positional import add_environment
 from actorq.config.parser import number
 from actorq.config.presets import OTHERS, family_of
 from actorq.config.run_config import RunConfig
 from actorq.config.segments import most_environments
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.process import EXIT_OK, Sources, argument_parser
-from actorq_apps.cli.arguments import add_environment
+from actorq.text import return_text
 from actorq_apps.local.algorithm import about_wrappers, fit_algorithm, fit_environments
 from actorq_apps.local.environment import try_environment
 from actorq_apps.local.events import sigterm_as_exit
@@ -87,8 +88,9 @@ def lines_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> Iter
     yield "episodes", _episodes(spec, figures)
     if returns := figures["returns"]:
         target = _target(spec, config)
-        solved = "" if target is None else f"; solved at {target:g}"
-        yield "returns", f"{fmean(returns):.4g} on average, from {min(returns):.4g} to {max(returns):.4g}{solved}"
+        solved = "" if target is None else f"; solved at {return_text(target)}"
+        mean, low, high = (return_text(each) for each in (fmean(returns), min(returns), max(returns)))
+        yield "returns", f"{mean} on average, from {low} to {high}{solved}"
     if rewards := figures["rewards"]:
         yield "rewards", f"from {rewards[0]:.4g} to {rewards[1]:.4g}"
     same = "the same seed repeats an episode" if figures["repeats"] else "the same seed does not repeat an episode"

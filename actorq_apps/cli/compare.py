@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from actorq.config.messages.positional import add_environment
 from actorq.config.parser import OneLineParser, number
 from actorq.config.run_config import RunConfig
 from actorq.domain.spaces import EnvironmentSpec
@@ -14,7 +15,7 @@ from actorq.process import Sources, argument_parser
 from actorq.statefiles.documents import write_document
 from actorq.statefiles.files import replace_file
 from actorq.telemetry.machine import this_machine
-from actorq_apps.cli.arguments import add_environment
+from actorq.text import return_text
 from actorq_apps.cli.display.output import with_queued_output
 from actorq_apps.cli.train import resolved_config
 from actorq_apps.comparison.figures import figures_of
@@ -163,8 +164,8 @@ def _check(configs: dict[Variant, RunConfig], time_to: float | None, describe: D
     for config in configs.values():
         target = describe(config).reward_threshold if config.target_return is None else config.target_return
         if time_to is not None and target is not None and time_to > target:
-            most = f"target_return ({target:g}), at which runs end"
-            raise UserError(f"--time-to: expected at most {most}, got {time_to:g}")
+            most = f"target_return ({return_text(target)}), at which runs end"
+            raise UserError(f"--time-to: expected at most {most}, got {return_text(time_to)}")
         for setting, url in config.object_storage_urls.items():
             raise UserError(f"{setting}: the runs of a comparison would share {url}; leave it out")
 

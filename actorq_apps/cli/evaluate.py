@@ -16,7 +16,6 @@ from actorq.config.run_config import RunConfig
 from actorq.config.schemes import SchemeChoice, VersionChoice
 from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import DefaultText, Settings
-from actorq.domain.environments import modules_of
 from actorq.domain.policy import AUTO, FALLBACK
 from actorq.errors import UserError
 from actorq.inference.runpolicies import RunPolicies
@@ -25,6 +24,7 @@ from actorq.rundirectory import RunDirectory
 from actorq.text import return_text
 from actorq_apps.cli.display.numbers import share
 from actorq_apps.local.algorithm import about_wrappers
+from actorq_apps.local.environment import modules_here
 from actorq_apps.local.evaluation import EvaluationRequest, EvaluationResult, Substitution, evaluate_run
 from actorq_apps.local.events import sigterm_as_exit
 
@@ -106,10 +106,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _require_allowed(config: RunConfig, allowed: Collection[str]) -> None:
     """Raise UserError when the run would import a module that lies here and is not allowed: which may be another's."""
-    here = Path.cwd()
-    for module in sorted(modules_of(config.environment, config.environment_arguments).difference(allowed)):
-        top = module.partition(".")[0]
-        if (here / f"{top}.py").exists() or (here / top).is_dir():
+    for module in modules_here(config):
+        if module not in allowed:
             raise UserError(
                 f"the run's environment {config.environment!r} would import {module} from the working directory; give "
                 f"--allow-modules {module} if you trust the run and that module"

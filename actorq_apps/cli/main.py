@@ -40,9 +40,13 @@ _COMMANDS = {
     ),
     "status": ("actorq_apps.cli.status", "show the status of a run"),
     "reset-environment": ("actorq_apps.cli.reset_environment", "make a run forget a wrong environment's spec"),
-    "verify": ("actorq_apps.cli.verify", "check the files of a run, and tell what a resume would do"),
+    "verify": ("actorq_apps.cli.verify", "check the files of a run, and say what --resume would do"),
     "cluster": ("actorq_apps.cli.cluster", "run on Kubernetes: up, status, scale, logs, forward, down"),
     "certificates": ("actorq_apps.cli.certificates", "make a development authority and certificates for mutual TLS"),
+    "info": (
+        "actorq_apps.cli.support.info",
+        "print versions, processor and int8 encoding of this machine, for bug reports",
+    ),
 }
 _SERVICES = {
     "learner": ("learner_service", "run the learner service (its flags: actorq learner --help)"),
@@ -57,7 +61,7 @@ _TOOLS = {
         "quantizer_service.command.command:command",
         "compare the schemes for an ONNX policy of any library, and write one",
     ),
-    "restore": ("learner_service.restore:command", "go on with a run from a copy of its folder, in a new epoch"),
+    "restore": ("learner_service.restore:command", "continue a run from a copy of its folder, in a new epoch"),
 }
 
 
@@ -74,7 +78,7 @@ def _dispatch(given: list[str]) -> int:
     if name in ("-h", "--help", "help"):
         print(_help())
         return 0
-    if name in ("-V", "--version"):
+    if name in ("-V", "--version", "version"):
         print(f"actorq {__version__}")
         return 0
     if name in _COMMANDS or name in _SERVICES or name in _TOOLS:

@@ -24,8 +24,9 @@ from actorq_apps.cli.display import fidelity
 from actorq_apps.cli.display.display import wide_output
 from actorq_apps.cli.status import asking
 
-_DESCRIPTION = """List the policy versions of a run, newest first, one line for each version and scheme. A version can
-be exported and evaluated in every scheme; the list shows the stored ones."""
+_DESCRIPTION = """List the policy versions of a run, one line for each version and stored scheme. The best and the
+newest version come first, then evaluated versions, then the others. A version can be exported and evaluated in every
+scheme."""
 
 Describe = Callable[[int, Variant], PolicyDescriptor]
 
@@ -43,7 +44,7 @@ class Row:
 def run(arguments: Sequence[str]) -> int:
     """Print the table, or the same as JSON."""
     parser = OneLineParser(prog="actorq policies", usage="actorq policies RUN_DIR [flags]", description=_DESCRIPTION)
-    parser.add_argument("run", type=Path, nargs="?", metavar="RUN_DIR", help="folder of the run, which may go on")
+    parser.add_argument("run", type=Path, nargs="?", metavar="RUN_DIR", help="folder of the run, which may be active")
     parser.add_argument("--quantizer", metavar="HOST:PORT", help="ask this quantizer instead of a folder")
     parser.add_argument("--certificates", type=Path, metavar="DIR", help=CERTIFICATES_HELP)
     parser.add_argument("--json", action="store_true", help="print one line of JSON: a list of policies")
@@ -78,7 +79,11 @@ def _source(
 
 def _rows(versions: list[RetainedPolicy], describe: Describe) -> Iterator[Row]:
     chosen = {choice: chosen_version(choice, versions) for choice in (BEST, NEWEST)}
-    for version in versions:
+
+    def order(version: RetainedPolicy) -> tuple[bool, ...]:
+        return version is not chosen[BEST], version is not chosen[NEWEST], version.mean_return is None
+
+    for version in sorted(versions, key=order):
         marks = tuple(choice for choice, found in chosen.items() if found is version)
         for scheme in version.schemes:
             variants = [variant for variant in version.variants if variant.scheme == scheme]

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from actorq.arithmetic import arithmetic
+from actorq.config.messages.positional import add_environment
 from actorq.config.parser import number
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import HindsightConfig
@@ -23,7 +24,6 @@ from actorq.errors import UserError
 from actorq.process import EXIT_OK, Sources, argument_parser
 from actorq.profiling import DEFAULT_SECONDS, measuring_seconds
 from actorq.statefiles.files import replace_file
-from actorq_apps.cli.arguments import add_environment
 from actorq_apps.cli.display.display import wide_output
 from actorq_apps.local.algorithm import fit_algorithm
 from actorq_apps.local.environment import environment_of

@@ -16,16 +16,18 @@ from actorq.config.run_config import RunConfig
 from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import DefaultText, Settings
 from actorq.errors import UnavailableError, UserError
-from actorq.process import parse_arguments
+from actorq.process import Sources, argument_parser
 from actorq.rundirectory import RunDirectory, newest_run
 from actorq.transport.options import Certificates
 from actorq_apps.cli.display.display import display_of
 from actorq_apps.cli.display.output import with_queued_output
 from actorq_apps.cli.display.panel import render
+from actorq_apps.cli.display.report import print_result
 from actorq_apps.cli.display.view import RunView
 from actorq_apps.local.watching import StatusWatch
 
-_DESCRIPTION = "Show the status of a run that goes on: of the newest one under runs/, or of that of --learner."
+_DESCRIPTION = """Show the status of the newest active run under runs/, of the run in RUN_DIR, or of the run of
+--learner. A run in RUN_DIR that has ended shows its result."""
 
 
 class LearnerSettings(Settings):
@@ -57,9 +59,19 @@ class Asked:
 
 def run(arguments: Sequence[str]) -> int:
     """Show the status once, or until the run is over."""
-    (how,) = parse_arguments("actorq status", _DESCRIPTION, (StatusSettings,), arguments)
-    assert isinstance(how, StatusSettings)
-    found = asked(how.learner)
+    parser = argument_parser("actorq status", _DESCRIPTION, (StatusSettings,))
+    parser.usage = "actorq status [RUN_DIR] [flags]"
+    parser.add_argument("run", type=Path, nargs="?", metavar="RUN_DIR", help="folder of the run")
+    namespace = parser.parse_args(arguments)
+    how = Sources.read((StatusSettings,), namespace).resolve(StatusSettings)
+    directory = RunDirectory(namespace.run) if namespace.run else None
+    if directory is not None and how.learner:
+        raise UserError("expected RUN_DIR or --learner, got both; give one of them")
+    if directory is not None and not directory.is_in_use:
+        directory.config_tree()
+        print_result(directory, is_new=directory.summary.exists())
+        return 0
+    found = asked(how.learner, directory)
     certificates = Certificates.of(how.certificates or found.certificates, "monitor")
     try:
         with asking("--learner", certificates), LearnerClient(found.address, certificates) as client:
@@ -99,11 +111,15 @@ def asking(flag: str, certificates: Certificates | None) -> Iterator[None]:
         raise UserError(f"{error}{hint}") from None
 
 
-def asked(learner: str | None) -> Asked:
-    """The learner at this address, or else that of the newest run here. Raises UserError when there is none."""
+def asked(learner: str | None, directory: RunDirectory | None = None) -> Asked:
+    """The learner at this address, or that of the run in this folder, or else that of the newest active run here.
+
+    Raises UserError when there is none.
+    """
     if learner:
         return Asked(learner, RunView(f"learner at {learner}", "", ""))
-    run = newest_run()
+    run = directory or newest_run()
     config = settings.build(RunConfig, run.config_tree())
-    view = RunView(f"newest run: {run.root}", config.environment, config.algorithm)
+    title = str(run.root) if directory else f"newest run: {run.root}"
+    view = RunView(title, config.environment, config.algorithm)
     return Asked(run.read_addresses().learner, view, run, config.transport.certificates)

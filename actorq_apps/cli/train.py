@@ -14,6 +14,7 @@ from typing import Annotated
 from pydantic import Field
 
 from actorq.config import settings
+from actorq.config.messages.positional import add_environment
 from actorq.config.run_config import RunConfig
 from actorq.config.schemes import installed_schemes, load_scheme
 from actorq.config.sections import CERTIFICATES_HELP
@@ -26,7 +27,8 @@ from actorq.extras import require
 from actorq.lifeline import await_parents_end
 from actorq.process import EXIT_USER_ERROR, Sources, argument_parser
 from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
-from actorq_apps.cli.arguments import add_environment
+from actorq.text import return_text
+from actorq_apps.cli.display import numbers
 from actorq_apps.cli.display.display import display_of
 from actorq_apps.cli.display.hints import EpisodeHint
 from actorq_apps.cli.display.output import with_queued_output
@@ -133,7 +135,7 @@ def _resolve(
     train = sources.resolve(TrainSettings)
     run = RunDirectory(train.run_directory) if train.run_directory else None
     if train.resume and run is None:
-        raise UserError("--resume needs --run-directory DIR, the folder of the run to go on with")
+        raise UserError("--resume needs --run-directory DIR, the folder of the run to continue")
     # The learner restores the run of a lost folder from object storage. Its settings have to be given again.
     lost = run is not None and train.resume and not run.root.exists()
     if lost and sources.resolve(RunConfig).checkpoint.object_storage:
@@ -226,14 +228,14 @@ def _check_over(run: RunDirectory, config: RunConfig) -> None:
     state, reached, rate = (summary.get(name) for name in ("state", "target_return", "target_success"))
     wanted = reached if config.target_return is None else config.target_return
     asked = rate if config.target_success is None and config.target_return is None else config.target_success
-    for what, flag, old, new in (
-        ("target return", "--target-return", reached, wanted),
-        ("target success rate", "--target-success", rate, asked),
+    for what, flag, old, new, text in (
+        ("target return", "--target-return", reached, wanted, return_text),
+        ("target success rate", "--target-success", rate, asked, numbers.share),
     ):
         if state == RunState.SOLVED.value and old is not None and new is not None and new <= old:
             raise UserError(
-                f"--resume: the run is solved: it has reached its {what} of {old:g}: give a higher {flag}, or try its "
-                f"policy with actorq evaluate {run.root}"
+                f"--resume: the run is solved: it has reached its {what} of {text(old)}: give a higher {flag}, or "
+                f"evaluate its policy with actorq evaluate {run.root}"
             )
     steps = summary.get("environment_steps", 0)
     if state == RunState.BUDGET_ENDED.value and steps >= config.max_environment_steps:

@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     else:
         _print(found, Console(highlight=False))
         if not is_whole and directory.is_in_use:
-            print("the run goes on, so its newest files may be incomplete: stop it and check again")
+            print("the run is active, so its newest files may be incomplete: stop it and check again")
     return EXIT_OK if is_whole else _DAMAGE_FOUND
 
 

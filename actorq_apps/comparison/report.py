@@ -9,6 +9,7 @@ from pathlib import Path
 from string import Template
 
 from actorq.domain.policy import FP32
+from actorq.text import return_text
 from actorq_apps.comparison import published
 from actorq_apps.comparison.figures import RunFigures
 from actorq_apps.comparison.intervals import CONFIDENCE, FEW_SEEDS, Ratio
@@ -25,7 +26,9 @@ _CAPTIONS = {
 }
 _CURVES = ("return-seconds", "return-steps", "success-steps")
 _OF_CURVES = " Line: mean over seeds. Band: lowest to highest seed. Dot: end of a run; its last value then continues."
-ON_POLICY: tuple[tuple[str, Value, str], ...] = (
+Form = str | Callable[[float], str]
+"""How a number is written: a format, or a function."""
+ON_POLICY: tuple[tuple[str, Value, Form], ...] = (
     ("divergence", lambda run: run.divergence, ".2g"),
     ("mismatch", lambda run: run.mismatch, ".2g"),
     ("KL from FP32, nats", lambda run: run.mean_kl, ".2g"),
@@ -164,8 +167,8 @@ def _ratio_cell(ratio: Ratio | None) -> str:
 
 def _side_tables(comparison: Comparison) -> list[str]:
     on_policy = [each for each in ON_POLICY if any(side.spread(each[1]) for side in comparison.sides)]
-    performance: tuple[tuple[str, Value, str], ...] = (
-        ("last return", lambda run: run.final_return, ",.1f"),
+    performance: tuple[tuple[str, Value, Form], ...] = (
+        ("last return", lambda run: run.final_return, return_text),
         ("steps/s", lambda run: run.steps_per_s, ",.0f"),
         ("updates/s", lambda run: run.updates / run.seconds, ",.0f"),
         ("s to target", seconds_to_target, ",.1f"),
@@ -173,7 +176,7 @@ def _side_tables(comparison: Comparison) -> list[str]:
         ("start-up, s", lambda run: run.startup_s, ",.1f"),
         ("learner starved, s", lambda run: run.starved_s, ",.2f"),
     )
-    policy: tuple[tuple[str, Value, str], ...] = (
+    policy: tuple[tuple[str, Value, Form], ...] = (
         ("policy, bytes", lambda run: run.policy_bytes, ",.0f"),
         ("times smaller than FP32", _smaller, ".2f"),
         ("mean action error, %", lambda run: run.action_error and 100 * run.action_error, ".3f"),
@@ -231,7 +234,7 @@ def _published(comparison: Comparison) -> list[str]:
     parts = [_table(["times better", "time to target", "throughput", "carbon"], rows, note)]
     if theirs := published.returns_of(comparison.environment):
         returns = [
-            [escape(side.variant.name), _spread(side, lambda run: run.final_return, ",.1f")]
+            [escape(side.variant.name), _spread(side, lambda run: run.final_return, return_text)]
             for side in comparison.sides
         ]
         returns += [["published, FP32", f"{theirs.fp32:,.0f}"], ["published, int8", f"{theirs.int8:,.0f}"]]
@@ -242,8 +245,8 @@ def _published(comparison: Comparison) -> list[str]:
 
 
 def _runs(comparison: Comparison, link: Callable[[ScheduledRun], str]) -> str:
-    columns: tuple[tuple[str, Value, str], ...] = (
-        ("last return", lambda run: run.final_return, ",.1f"),
+    columns: tuple[tuple[str, Value, Form], ...] = (
+        ("last return", lambda run: run.final_return, return_text),
         ("environment steps", lambda run: run.environment_steps, ","),
         ("seconds", lambda run: run.seconds, ",.1f"),
         ("steps/s", lambda run: run.steps_per_s, ",.0f"),
@@ -256,7 +259,7 @@ def _runs(comparison: Comparison, link: Callable[[ScheduledRun], str]) -> str:
             f'<a href="{escape(link(run.scheduled))}">{escape(side.variant.name)}</a>',
             str(run.scheduled.seed),
             escape(run.state),
-            *(_NONE if (found := value(run)) is None else format(found, form) for _, value, form in columns),
+            *(_NONE if (found := value(run)) is None else _formatted(found, form) for _, value, form in columns),
         ]
         for side in comparison.sides
         for run in side.runs
@@ -293,13 +296,17 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], note: str, text_
     )
 
 
-def _spread(side: Side, value: Value, form: str) -> str:
+def _spread(side: Side, value: Value, form: Form) -> str:
     if (spread := side.spread(value)) is None:
         return _NONE
-    mean = format(spread.mean, form)
+    mean = _formatted(spread.mean, form)
     if spread.low == spread.high:
         return mean
-    return f"{mean}<small>{format(spread.low, form)} to {format(spread.high, form)}</small>"
+    return f"{mean}<small>{_formatted(spread.low, form)} to {_formatted(spread.high, form)}</small>"
+
+
+def _formatted(value: float, form: Form) -> str:
+    return format(value, form) if isinstance(form, str) else form(value)
 
 
 def _smaller(run: RunFigures) -> float | None:

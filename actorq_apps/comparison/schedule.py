@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from actorq.config.messages.suggestions import suggestion
 from actorq.config.numbers import LARGEST_SEED
 from actorq.config.run_config import RunConfig
 from actorq.config.schemes import scheme_names
 from actorq.config.settings import leaves
-from actorq.config.suggestions import suggestion
 from actorq.domain.policy import AUTO, FP32
 from actorq.errors import UserError
 

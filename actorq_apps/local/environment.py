@@ -8,10 +8,12 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
 from actorq.config.run_config import RunConfig
+from actorq.domain.environments import modules_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.plugins import Place, is_library
@@ -84,6 +86,17 @@ def try_environment(
         else:
             event = f"was killed by {describe_exit(code)}{place}{said}"
         raise UserError(f"environment {environment}: {answers.call or _START} {event}")
+
+
+def modules_here(config: RunConfig) -> list[str]:
+    """The modules that the run's environment would import from the working directory, sorted."""
+    here = Path.cwd()
+    found = []
+    for module in sorted(modules_of(config.environment, config.environment_arguments)):
+        top = module.partition(".")[0]
+        if (here / f"{top}.py").exists() or (here / top).is_dir():
+            found.append(module)
+    return found
 
 
 class _Answers:

@@ -232,7 +232,7 @@ class Supervisor:
         restarts = self._histories[child.name].total
         self._show(child.name, ProcessState.GIVEN_UP)
         if self._services[child.name].kind is Kind.METER:
-            self._observer.event(f"meter {fate} again: the run goes on without a meter, see {child.log}")
+            self._observer.event(f"meter {fate} again: the run continues without a meter, see {child.log}")
             return
         lines = "".join(f"\n  {line}" for line in child.last_lines(_LAST_LINES))
         self._end(Outcome(EXIT_FAILED, f"{child.name} {fate} after {restarts} restarts; end of {child.log}:{lines}"))

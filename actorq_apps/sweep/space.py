@@ -14,9 +14,9 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from pydantic import PrivateAttr, model_validator
 
 from actorq.config import settings
+from actorq.config.messages.suggestions import suggestion
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings, value_text
-from actorq.config.suggestions import suggestion
 from actorq.config.unread import unread
 from actorq.errors import UserError
 

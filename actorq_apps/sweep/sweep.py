@@ -78,7 +78,7 @@ def run_sweep(
                 return
     except BaseException:
         if active:
-            observer.line("ending the running trials; the same command goes on with them")
+            observer.line("ending the running trials; the same command continues them")
             backend.interrupt()
         raise
 

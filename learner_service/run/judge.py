@@ -150,7 +150,7 @@ class Judge:
         """Compare a stored evaluation with the target. Returns whether the run is solved."""
         rate = evaluation.success_rate
         success = "" if rate is None else f", success rate {rate:.0%}"
-        _log.info("version %d: return %.1f%s", evaluation.policy_version, evaluation.mean_return, success)
+        _log.info("version %d: return %s%s", evaluation.policy_version, return_text(evaluation.mean_return), success)
         self._evaluated.set()
         training = self._records.training
         return training is not None and self._reaches_target(evaluator, evaluation, training)

@@ -101,7 +101,7 @@ class Checkpoints:
             newest, reason = next(iter(damaged.items()))
             raise UserError(
                 f"checkpoints: none of {len(damaged)} is whole ({newest.name}: {reason}); restore one from a backup, "
-                "or give --checkpoint.new-networks to go on with new networks and the stored replay"
+                "or give --checkpoint.new-networks to continue with new networks and the stored replay"
             )
         for folder, reason in damaged.items():
             _log.error("checkpoint %s is damaged, trying the previous one: %s", folder, reason)

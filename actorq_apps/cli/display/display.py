@@ -52,6 +52,7 @@ class _LiveDisplay:
     def __init__(self, view: RunView, console: Console) -> None:
         self._view = view
         self._started = time.monotonic()
+        self._ended = False
         self._live = Live(self, console=console, refresh_per_second=_REFRESH_PER_S, transient=False)
 
     def process(self, view: ProcessView) -> None:
@@ -67,13 +68,14 @@ class _LiveDisplay:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         status = self._view.status
         elapsed_s = status.elapsed_s if status else time.monotonic() - self._started
-        yield render(self._view, elapsed_s, options.max_width, console.size.height)
+        yield render(self._view, elapsed_s, options.max_width, console.size.height, ended=self._ended)
 
     def __enter__(self) -> "_LiveDisplay":
         self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ended = True
         self._live.stop()
 
 

@@ -15,6 +15,7 @@ from actorq.domain.status import RunStatus
 from actorq.text import return_text, size_text
 from actorq_apps.cli.display import fidelity, numbers
 from actorq_apps.cli.display.view import ProcessRow, Resources, RunView, measure
+from actorq_apps.local.observer import ProcessState
 
 _CHART_HEIGHT = 4
 _STATE_STYLES = {
@@ -60,8 +61,13 @@ def render(
     width: int,
     height: int | None = None,
     resources: Callable[[int], Resources | None] = measure,
+    *,
+    ended: bool = False,
 ) -> RenderableType:
-    """The whole panel, `width` columns wide. To fit `height` it drops empty lines, older events, then processes."""
+    """The whole panel, `width` columns wide. To fit `height` it drops empty lines, older events, then processes.
+
+    ended: leave out processes that have ended as they should.
+    """
     inner = width - 4
     low = height is not None and height < _HIGH
     gap: list[RenderableType] = [] if low else [Text()]
@@ -72,7 +78,7 @@ def render(
     events = tuple(view.events)[-2 if low else 0 :]
     texts = [Text(f"· {text}", style="dim", no_wrap=True, overflow="ellipsis") for text in events]
     below = [*(gap if events else ()), *texts]
-    rows = view.rows(resources)
+    rows = [row for row in view.rows(resources) if not (ended and row.state == ProcessState.EXITED.value)]
     if height is not None:
         # The frame, the head of the table of processes, and the chart, which is one row of several lines.
         lines = 3 + (_CHART_HEIGHT - 1 if view.status else 0)
@@ -81,7 +87,7 @@ def render(
             shown = max(1, room - 1)
             below.insert(0, Text(f"and {len(rows) - shown} more processes", style="dim"))
             rows = sorted(rows, key=lambda row: row.state == "running")[:shown]
-    parts += [_processes(rows, inner), *below]
+    parts += [*([_processes(rows, inner)] if rows or not ended else []), *below]
     return Panel(Group(*parts), title="[bold]actorq[/]", box=box.ROUNDED, border_style="blue", width=width)
 
 
@@ -119,7 +125,7 @@ def _returns(view: RunView, status: RunStatus, width: int) -> RenderableType:
         (f" v{newest.policy_version}" if newest else "", "dim"),
         ("\ntarget ", "dim"),
         numbers.target(status) or "-",
-        ("\ntraining ", "dim"),
+        ("\ntraining return ", "dim"),
         return_text(status.training_return),
     )
     left, axis = 32 if tells else 24, 10
@@ -136,7 +142,7 @@ def _returns(view: RunView, status: RunStatus, width: int) -> RenderableType:
 
 
 def _mark(value: float) -> str:
-    return return_text(value) if 0 < abs(value) < 10 else f"{value:,.0f}"
+    return f"{value:,.0f}" if float(value).is_integer() else return_text(value)
 
 
 def _range(view: RunView, status: RunStatus) -> tuple[float, float]:

@@ -1,33 +1,56 @@
 """The outcome of a run, printed at its end."""
 
+import re
 import shlex
+from collections.abc import Iterator
 from typing import Any
 
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
 from actorq.domain.policy import FIDELITY_GATE, FLOAT32
+from actorq.domain.status import RunState
 from actorq.rundirectory import RunDirectory
-from actorq.text import return_text, size_text
+from actorq.text import one_line, return_text, size_text
 from actorq_apps.cli.display import numbers
+from actorq_apps.local.environment import modules_here
+
+# A remark of a text in innermost parentheses.
+_REMARK = re.compile(r"\s*\([^()]*\)")
+# The line of the energy fits a terminal of 80 columns.
+_MOST_METHOD_BYTES = 40
 
 
 def print_result(run: RunDirectory, is_new: bool) -> None:
-    """Print the learner's summary, how to continue if that makes sense, and last the run directory.
+    """Print the learner's summary, the commands that evaluate and continue the run, and last the run directory.
 
     is_new: whether this life of the run wrote the summary. If not, the learner ended before it could write one.
     """
     summary = run.read_summary() if is_new else {}
     for line in result_lines(summary) if summary else ["ended before the learner could write a summary"]:
         print(line)
-    if not summary.get("solved"):
-        more = f" with a larger {_budget(run, summary)}" if summary.get("state") == "budget ended" else ""
-        print(f"to go on{more}: actorq train --resume --run-directory {shlex.quote(str(run.root))}")
+    for line in next_commands(run, summary):
+        print(line)
     print(run.root)
 
 
-def _budget(run: RunDirectory, summary: dict[str, Any]) -> str:
-    """The flag of the budget that has ended the run."""
-    seconds = run.config_tree().get("max_seconds")
-    is_time = seconds is not None and summary.get("wall_clock_s", 0.0) >= seconds
-    return "--max-seconds" if is_time else "--max-environment-steps"
+def next_commands(run: RunDirectory, summary: dict[str, Any]) -> Iterator[str]:
+    """Commands that work when they are copied: for the policy of a run, and for a run without its target."""
+    config = settings.build(RunConfig, run.config_tree())
+    root = shlex.quote(str(run.root))
+    if run.policies.is_dir() and any(run.policies.iterdir()):
+        trusted = "".join(f" --allow-modules {name}" for name in modules_here(config))
+        yield f"evaluate it: actorq evaluate {root}{trusted}"
+    if not summary.get("solved"):
+        yield f"continue with: actorq train --resume --run-directory {root}{_larger_budget(config, summary)}"
+
+
+def _larger_budget(config: RunConfig, summary: dict[str, Any]) -> str:
+    """The flag with twice the budget that has ended the run; empty if none has."""
+    if summary.get("state") != RunState.BUDGET_ENDED.value:
+        return ""
+    if config.max_seconds is not None and summary.get("wall_clock_s", 0.0) >= config.max_seconds:
+        return f" --max-seconds {2 * config.max_seconds:g}"
+    return f" --max-environment-steps {2 * config.max_environment_steps}"
 
 
 def result_lines(summary: dict[str, Any]) -> list[str]:
@@ -51,12 +74,20 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
         name = f"{scheme} policy of the actors" if scheme and evaluated not in (None, scheme) else "policy"
         size = f"{name} {size_text(sizes['emitted'])} instead of {size_text(sizes['fp32'])}"
         lines.append(", ".join([size, *_fidelity(fidelity)]))
-    energy = summary.get("energy")
-    if energy and energy["kwh"]:
-        lines.append(f"{energy['kwh'] * 1000:.3f} Wh, {energy['co2_kg'] * 1000:.3f} g CO2 ({energy['method']})")
-    elif energy:
-        lines.append(f"energy {energy['method']}")
+    if energy := summary.get("energy"):
+        lines.append(_energy(energy))
     return lines
+
+
+def _energy(energy: dict[str, Any]) -> str:
+    """Energy, carbon and the first part of the method. The summary's file has all of it."""
+    method = str(energy["method"]).partition(";")[0]
+    while (shorter := _REMARK.sub("", method)) != method:
+        method = shorter
+    method = one_line(method, _MOST_METHOD_BYTES)
+    if not energy["kwh"]:
+        return f"energy: {method}"
+    return f"{energy['kwh'] * 1000:.3f} Wh, {energy['co2_kg'] * 1000:.3f} g CO2 ({method})"
 
 
 def _verdict(summary: dict[str, Any]) -> str:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actorq.config import settings
+from actorq.config.messages.positional import add_environment
 from actorq.config.parser import OneLineParser, number
 from actorq.config.run_config import RunConfig
 from actorq.errors import UserError
 from actorq.process import Sources, argument_parser
 from actorq.statefiles.basis import open_folder
 from actorq.statefiles.locks import locked_folder
-from actorq_apps.cli.arguments import add_environment
 from actorq_apps.cli.display.output import with_queued_output
 from actorq_apps.cli.train import resolved_config
 from actorq_apps.local.events import Events, signals_as_events
@@ -88,7 +88,7 @@ def _sweep(arguments: Sequence[str], given: Any) -> int:
             try:
                 run_sweep(study, backend, view, events, trials, given.jobs, task.max_environment_steps)
             except SweepInterruptedError as interrupted:
-                view.line(f"to go on: {command}")
+                view.line(f"continue with: {command}")
                 return 128 + interrupted.number
             finally:
                 write_results(given.directory, study, space, objective, command)

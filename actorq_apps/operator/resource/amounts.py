@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from actorq.config.expected import Expected
+from actorq.config.messages.expected import Expected
 
 _SUFFIX = "(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?"
 _QUANTITY = rf"^[0-9]+(\.[0-9]+)?{_SUFFIX}$"

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from actorq.config.expected import Expected
+from actorq.config.messages.expected import Expected
 from actorq.config.settings import Settings
 from actorq_apps.operator.resource.amounts import Name, Size, Value
 

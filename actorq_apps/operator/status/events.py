@@ -5,6 +5,7 @@ import json
 import re
 from datetime import datetime
 
+from actorq.text import return_text
 from actorq_apps.cluster.diagnosis import Fault
 from actorq_apps.cluster.objects import Object, items, name_of, part
 from actorq_apps.operator.resource.training_run import API_VERSION, KIND
@@ -36,7 +37,8 @@ def new_events(observed: ObservedRun, after: Object, fault: Fault | None) -> lis
     if after.get("policyVersion") and not before.get("policyVersion"):
         told.append(("Normal", "FirstPolicy", "the quantizer serves the first policy", ""))
     if "return" in after and "return" not in before:
-        told.append(("Normal", "FirstEvaluation", f"mean return {after['return']:g} in the first evaluation", ""))
+        mean_return = return_text(after["return"])
+        told.append(("Normal", "FirstEvaluation", f"mean return {mean_return} in the first evaluation", ""))
     if state != earlier and state == FAILED:
         told.append(("Warning", after["conditions"][0]["reason"], after["conditions"][0]["message"], ""))
     elif state != earlier and state in FINAL:

@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field, JsonValue
 
 from actorq.config import settings
-from actorq.config.expected import Expected, expectation
+from actorq.config.messages.expected import Expected, expectation
 from actorq.config.numbers import (
     CountOrAuto,
     Fraction,

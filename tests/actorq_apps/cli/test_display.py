@@ -266,6 +266,41 @@ def test_a_gate_that_climbed_is_coloured_and_only_on_a_terminal() -> None:
     assert "\x1b" not in coloured[False]
 
 
+def test_the_last_panel_leaves_out_processes_that_have_ended_as_they_should() -> None:
+    view = run_view()
+    view.update_status(replace(STATUS, state=RunState.SOLVED))
+    for name, kind in (("learner", Kind.LEARNER), ("quantizer", Kind.QUANTIZER), ("actor-0", Kind.ACTOR)):
+        view.update_process(ProcessView(name, kind, ProcessState.EXITED, None, 0))
+    view.update_process(ProcessView("meter", Kind.METER, ProcessState.GIVEN_UP, None, 3))
+    view.update_process(ProcessView("actor-1", Kind.ACTOR, ProcessState.EXITED, None, 2))
+
+    def last(view: RunView) -> str:
+        console = Console(width=100, file=io.StringIO(), record=True)
+        console.print(render(view, 42.3, 100, resources=lambda _: None, ended=True))
+        return console.export_text()
+
+    assert "given up" in last(view)
+    assert "exited" not in last(view)
+    view.update_process(ProcessView("meter", Kind.METER, ProcessState.EXITED, None, 3))
+    assert "process" not in last(view)
+    assert "231.4 v35" in last(view)
+    assert "exited" in "\n".join(panel(view, 100))
+
+
+@pytest.mark.parametrize(
+    ("mean_return", "target", "shown"),
+    [(0.85, 0.95, ("0.85 v35", "target 0.95")), (0.0042, 0.005, ("0.0042 v35", "target 0.0050"))],
+)
+def test_small_returns_keep_their_digits(mean_return: float, target: float, shown: tuple[str, str]) -> None:
+    status = replace(with_evaluation(mean_return, 35), target_return=target, training_return=mean_return / 2)
+    view = run_view()
+    view.update_status(status)
+    text = "\n".join(panel(view, 100))
+    for part in (*shown, f"training return {return_text(mean_return / 2)}", f"{return_text(target)} ┤"):
+        assert part in text
+    assert f"return(eval) {shown[0]}" in status_line(status)
+
+
 def test_every_header_of_the_table_is_whole_at_80_columns() -> None:
     view = run_view()
     view.update_status(STATUS)

@@ -25,8 +25,8 @@ RETURNS = {1: 30.0, 2: 50.0, 3: 40.0}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """A run of four versions, of which the second is the best."""
-    versions = [checkpoint(GRAPH, version) for version in range(1, 5)]
+    """A run of five versions, of which the second is the best."""
+    versions = [checkpoint(GRAPH, version) for version in range(1, 6)]
     return stored_run(tmp_path_factory.mktemp("stored") / "run", GRAPH, versions, RETURNS)
 
 
@@ -43,7 +43,7 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return err.removeprefix("error: ").rstrip("\n")
 
 
-def test_versions_are_listed_newest_first_and_best_and_newest_are_marked(
+def test_the_best_and_the_newest_version_come_first_then_evaluated_ones(
     run: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     header, *lines = printed(capsys, str(run.root)).splitlines()
@@ -51,16 +51,17 @@ def test_versions_are_listed_newest_first_and_best_and_newest_are_marked(
     # Unsigned weights are told.
     unsigned = () if INT8_HERE.weight_encoding == SIGNED else ("(unsigned)",)
     assert [line.split()[: 4 + len(unsigned)] for line in lines] == [
-        ["4", "400", "int8", *unsigned, "-"],
-        ["3", "300", "int8", *unsigned, "40.0"],
         ["2", "200", "int8", *unsigned, "50.0"],
+        ["5", "500", "int8", *unsigned, "-"],
+        ["3", "300", "int8", *unsigned, "40.0"],
         ["1", "100", "int8", *unsigned, "30.0"],
+        ["4", "400", "int8", *unsigned, "-"],
     ]
-    assert [line.split()[-1] for line in lines if line.split()[-1] in ("best", "newest")] == ["newest", "best"]
+    assert [line.split()[-1] for line in lines if line.split()[-1] in ("best", "newest")] == ["best", "newest"]
 
 
 def test_json_has_the_fields_of_each_policy(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    newest, _, best, _ = json.loads(printed(capsys, str(run.root), "--json"))
+    best, newest, *_ = json.loads(printed(capsys, str(run.root), "--json"))
     assert (best["version"], best["updates"], best["scheme"], best["mean_return"]) == (2, 200, "int8", 50.0)
     assert (best["marks"], newest["marks"], newest["mean_return"]) == (["best"], ["newest"], None)
     assert 0.0 <= best["argmax_agreement"] <= 1.0
@@ -92,7 +93,7 @@ def test_a_damaged_version_is_skipped(
 ) -> None:
     copied = shutil.copytree(run.root, tmp_path / "run")
     (copied / "policies" / "00000003" / "checkpoint.json").write_text("{}")
-    assert [row["version"] for row in json.loads(printed(capsys, str(copied), "--json"))] == [4, 2, 1]
+    assert [row["version"] for row in json.loads(printed(capsys, str(copied), "--json"))] == [2, 5, 1, 4]
     assert "version 3 " in caplog.text
 
 
@@ -110,7 +111,7 @@ def test_mistakes_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_choice_finds_its_version(run: RunDirectory) -> None:
     policies = RunPolicies(run)
     choices = ("", "best", "newest", "3")
-    assert [policies.find(choice).version for choice in choices] == [2, 2, 4, 3]
+    assert [policies.find(choice).version for choice in choices] == [2, 2, 5, 3]
     with pytest.raises(UserError, match=f"version 9 .*{run.root}.*actorq policies {run.root}"):
         policies.find("9")
 

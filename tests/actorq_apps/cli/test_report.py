@@ -1,7 +1,13 @@
 import re
+import shlex
+from pathlib import Path
 from typing import Any
 
-from actorq_apps.cli.display.report import result_lines
+import pytest
+
+from actorq.config.run_config import RunConfig
+from actorq.rundirectory import RunDirectory
+from actorq_apps.cli.display.report import next_commands, print_result, result_lines
 
 SIZES = {"fp32": 20_480, "emitted": 9_812}
 FIRST = {"name": "0", "weights": "float32", "reason": "first layer"}
@@ -55,3 +61,74 @@ def test_a_success_rate_and_its_target_are_told() -> None:
     evaluation = {"mean_return": -3.25, "success_rate": 0.955, "episodes": 200, "policy_version": 2, "scheme": "int8"}
     told = result_lines({"state": "solved", "target_success": 0.95, "evaluation": evaluation})[0]
     assert re.match(r"solved: .* -3\.25, success 95\.5% .*success 95%.* 200 episodes, policy v2 int8$", told)
+
+
+METHOD = (
+    "load x TDP 8 W (codecarbon's table, Some(R) Processor(TM) of a Long Name); RAM constant 20 W (codecarbon's guess "
+    "from its size); CO2 of the grid of USA; the first 1.4 s at the mean power of the 1.0 s after them"
+)
+
+
+@pytest.mark.parametrize(
+    ("energy", "line"),
+    [
+        ({"kwh": 3.3e-5, "co2_kg": 1.2e-5, "method": METHOD}, "0.033 Wh, 0.012 g CO2 (load x TDP 8 W)"),
+        ({"kwh": 0.0, "co2_kg": 0.0, "method": "not measured: a reason"}, "energy: not measured: a reason"),
+        ({"kwh": 1.0, "co2_kg": 0.4, "method": "node: RAPL " * 20}, "1000.000 Wh, 400.000 g CO2 (node: RAPL "),
+    ],
+)
+def test_the_energy_is_one_line_of_a_terminal(energy: dict[str, Any], line: str) -> None:
+    shown = result_lines({"energy": energy})[-1]
+    assert shown.startswith(line)
+    assert len(shown) <= 80
+
+
+def made_run(root: Path, policies: bool = True, **changes: Any) -> RunDirectory:
+    run = RunDirectory(root)
+    run.create(RunConfig.model_validate({"max_environment_steps": 500, **changes}))
+    if policies:
+        (run.policies / "00000001").mkdir(parents=True)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("changes", "summary", "budget"),
+    [
+        ({}, {}, []),
+        ({}, {"state": "interrupted"}, []),
+        ({}, {"state": "budget ended", "environment_steps": 500}, ["--max-environment-steps", "1000"]),
+        ({"max_seconds": 7.5}, {"state": "budget ended", "wall_clock_s": 7.6}, ["--max-seconds", "15"]),
+        ({"max_seconds": 90}, {"state": "budget ended", "wall_clock_s": 7.6}, ["--max-environment-steps", "1000"]),
+    ],
+)
+def test_an_unsolved_run_names_the_command_that_continues_it(
+    tmp_path: Path, changes: dict[str, Any], summary: dict[str, Any], budget: list[str]
+) -> None:
+    run = made_run(tmp_path / "my run", **changes)
+    evaluate, resume = next_commands(run, summary)
+    assert shlex.split(evaluate) == ["evaluate", "it:", "actorq", "evaluate", str(run.root)]
+    expected = ["continue", "with:", "actorq", "train", "--resume", "--run-directory", str(run.root), *budget]
+    assert shlex.split(resume) == expected
+
+
+def test_a_solved_run_names_the_command_that_evaluates_it(tmp_path: Path) -> None:
+    solved = {"state": "solved", "solved": True}
+    assert list(next_commands(made_run(tmp_path / "run"), solved)) == [f"evaluate it: actorq evaluate {tmp_path}/run"]
+    assert list(next_commands(made_run(tmp_path / "new", policies=False), solved)) == []
+
+
+def test_the_command_that_evaluates_trusts_the_module_of_an_environment_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("arms.py").write_text("")
+    run = made_run(Path("run"), environment="arms:Arm-v0")
+    assert next(next_commands(run, {})) == "evaluate it: actorq evaluate run --allow-modules arms"
+
+
+def test_the_result_ends_with_the_folder_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = made_run(tmp_path / "run")
+    run.summary.write_text('{"solved": true}')
+    print_result(run, is_new=False)
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert (first, last) == ("ended before the learner could write a summary", str(run.root))

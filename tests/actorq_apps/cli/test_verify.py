@@ -116,7 +116,7 @@ def test_a_whole_run_is_whole(root: Path, capsys: pytest.CaptureFixture[str]) ->
         *("checkpoints/000000000008", "checkpoints/000000000016", "logs"),
         *("policies/run.json", "policies/run.copy.json", "policies/00000001", "policies/00000002"),
     } <= findings.keys()
-    assert findings["policies/00000002"]["detail"] == "fp32 tensors, return 9.0"
+    assert findings["policies/00000002"]["detail"] == "fp32 tensors, return 9.00"
 
 
 def empty(path: Path) -> None:
@@ -262,10 +262,10 @@ def test_the_table_has_a_line_for_each_file_and_no_colour_or_control_character_i
 def test_damage_in_a_run_that_goes_on_may_be_unfinished_files(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     empty(root / "clock.json")
     assert main(["verify", str(root)]) == 1
-    assert "the run goes on" not in capsys.readouterr().out
+    assert "the run is active" not in capsys.readouterr().out
     with RunDirectory(root).locked(on_wait=pytest.fail):
         assert main(["verify", str(root)]) == 1
-    assert "the run goes on" in capsys.readouterr().out.splitlines()[-1]
+    assert "the run is active" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_a_folder_of_no_run_is_a_users_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,10 @@ import argparse
 
 import pytest
 
+from actorq.config.messages.positional import add_environment
 from actorq.config.run_config import RunConfig
 from actorq.errors import UserError
 from actorq.process import argument_parser
-from actorq_apps.cli.arguments import add_environment
 
 
 def parsed(*arguments: str) -> argparse.Namespace:

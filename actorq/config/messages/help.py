@@ -1,7 +1,7 @@
 """Fits the help of a command to the run that its arguments describe: the settings that count, with their defaults."""
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from operator import attrgetter
 
 from actorq.config import settings
@@ -27,6 +27,7 @@ def described_run(namespace: argparse.Namespace) -> RunConfig:
 
 def fit_help(
     parser: OneLineParser,
+    flags: Mapping[type[settings.Settings], Mapping[argparse.Action, settings.Leaf]],
     namespace: argparse.Namespace,
     full: bool,
     *,
@@ -35,13 +36,14 @@ def fit_help(
 ) -> None:
     """Hide the settings that the command or the algorithm ignores, and show the defaults of the preset.
 
+    flags: the settings of the command's flags, by the model that declares them.
     full: whether the help also lists the settings of other algorithms, unless one is given.
     reads, ignores: settings and sections of the run that the command reads (None for all), and any that it ignores.
     """
     config = described_run(namespace)
     one_algorithm = not full or hasattr(namespace, "algorithm")
     hidden = {*ignores, *(unread(config.algorithm) if one_algorithm else ())}
-    for action, (model, leaf) in parser.settings.items():
+    for model, action, leaf in ((model, *item) for model, of_model in flags.items() for item in of_model.items()):
         of_run = model is RunConfig
         if _covers(hidden if of_run else ignores, leaf) or (of_run and reads is not None and not _covers(reads, leaf)):
             action.help = argparse.SUPPRESS

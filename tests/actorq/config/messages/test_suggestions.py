@@ -3,8 +3,8 @@
 import pytest
 
 from actorq.config import settings
+from actorq.config.messages.suggestions import SYNONYMS, suggestion
 from actorq.config.run_config import RunConfig
-from actorq.config.suggestions import SYNONYMS, suggestion
 from actorq_apps.cli.train import TrainSettings
 
 LEAVES = [leaf for model in (RunConfig, TrainSettings) for leaf in settings.leaves(model)]

@@ -1,0 +1,1 @@
+"""Commands that help to find out what is wrong."""
