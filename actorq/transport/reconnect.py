@@ -14,9 +14,11 @@ from actorq.errors import ActorQError, ExhaustedError, UnavailableError
 
 _log = logging.getLogger(__name__)
 
-# Seconds for which the same error is not logged again, and for which a peer may be away without a warning, as services
-# that start together are for each other.
-_QUIET_S, _STARTING_S = 60.0, 2.0
+# Seconds for which the same error is not logged again.
+_QUIET_S = 60.0
+# Seconds for which a peer may be away without a warning: before its first answer, because services start together and
+# a busy machine takes long, and after it.
+_STARTING_S, _AWAY_S = 15.0, 2.0
 
 
 @dataclass(frozen=True)
@@ -56,21 +58,21 @@ def keep_connected(
 
     The same error is logged once a minute at most: a pod may wait for days for a finished run to continue. The end of a
     stream that worked is no warning, because servers with TLS end connections now and then. A peer that is away for two
-    seconds is one.
+    seconds is one, or for 15 seconds if it has never answered.
 
     `on_retry` is called before each retry. A full service raises ExhaustedError, and has room later.
     """
     backoff = backoff or Backoff()
     failures = 0
     away_since = 0.0
-    worked = False
+    worked = known = False
     told: dict[int, tuple[str, float]] = {}
 
     def connected() -> None:
-        nonlocal failures, worked
+        nonlocal failures, worked, known
         if failures:
             _log.info("%s: connected again after %d attempts", peer, failures)
-        failures, worked = 0, True
+        failures, worked, known = 0, True, True
 
     while not stop.is_set():
         try:
@@ -83,8 +85,9 @@ def keep_connected(
             if not stop.is_set():
                 on_retry()
             delay = backoff.delay(failures, rng, now - away_since)
-            is_starting = isinstance(error.__cause__, grpc.RpcError) and now - away_since < _STARTING_S
-            level, worked = logging.INFO if worked or is_starting else logging.WARNING, False
+            patience = _AWAY_S if known else _STARTING_S
+            is_patient = isinstance(error.__cause__, grpc.RpcError) and now - away_since < patience
+            level, worked = logging.INFO if worked or is_patient else logging.WARNING, False
             text, when = told.get(level, ("", 0.0))
             if not stop.is_set() and (text != str(error) or now - when >= _QUIET_S):
                 _log.log(level, "%s; trying again, at least every %.1f s", error, backoff.maximum_s)

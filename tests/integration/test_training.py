@@ -1,6 +1,7 @@
 """The whole system, from the command line: three real services train CartPole with int8 actors."""
 
 import json
+import re
 from pathlib import Path
 
 import onnx
@@ -28,6 +29,15 @@ def test_one_command_solves_cartpole_and_prints_the_run_directory_last(solved: t
     assert summary["evaluation"]["mean_return"] >= 475
     assert summary["evaluation"]["episodes"] == 20
     assert summary["environment_steps"] <= 100_000
+
+
+def test_a_normal_run_logs_no_warning(solved: tuple[TrainingRun, str]) -> None:
+    run, printed = solved
+    logs = {file.name: file.read_text() for file in (run.directory / "logs").iterdir()}
+    assert {"launcher.log", "learner.log", "quantizer.log", "actor-0.log", "evaluator.log"} <= logs.keys()
+    faults = re.compile(r"\b(WARNING|ERROR|CRITICAL)\b|Traceback|Warning:")
+    assert [(name, line) for name, text in logs.items() for line in text.splitlines() if faults.search(line)] == []
+    assert not faults.search(printed)
 
 
 def test_every_transition_came_from_an_int8_policy(solved: tuple[TrainingRun, str]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from actorq.config.run_config import RunConfig
 from actorq.errors import UnavailableError
 from actorq.rundirectory import Addresses, RunDirectory
+from actorq.statefiles.documents import write_document
 from actorq.transport.options import Certificates
 from actorq_apps.cli.main import main
 from tests.actorq.transport.certificate_authority import Authority
@@ -43,6 +44,41 @@ def test_a_run_without_processes_is_not_starting(run: RunDirectory, capsys: pyte
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("runs/") == err.count("\n") == 2
+
+
+def test_a_run_that_has_ended_shows_its_result_and_what_to_do(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_document(run.summary, {"state": "budget ended", "solved": False, "target_return": 0.95})
+    assert main(["status", str(run.root)]) == 0
+    verdict, *_, command, folder = capsys.readouterr().out.splitlines()
+    assert verdict == "budget ended: no evaluation yet (target 0.95)"
+    assert command.startswith("continue with: actorq train --resume --run-directory runs/mine")
+    assert folder == "runs/mine"
+
+
+def test_the_status_of_a_folder_is_that_of_its_active_run(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = RunDirectory(Path("runs") / "newer")
+    other.create(RunConfig())
+    other.write_addresses(Addresses("127.0.0.1:1", "127.0.0.1:1"))
+    with run.locked(on_wait=pytest.fail), other.locked(on_wait=pytest.fail):
+        assert main(["status", "runs/mine"]) == 0
+    assert "runs/mine  Acrobot-v1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fact"),
+    [
+        (("status", "nowhere"), "nowhere "),
+        (("status", "runs/mine", "--learner", "127.0.0.1:1"), "RUN_DIR or --learner"),
+    ],
+)
+def test_a_wrong_run_is_told_in_one_line(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], fact: str
+) -> None:
+    assert re.search(fact, error_of(capsys, *arguments))
 
 
 def test_a_run_is_in_use_while_its_launcher_lives(run: RunDirectory) -> None:
