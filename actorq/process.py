@@ -70,21 +70,26 @@ S = TypeVar("S", bound=Settings)
 _log = logging.getLogger(__name__)
 
 
-class ProcessSettings(Settings):
-    """Settings of one process. They are not part of the run's configuration."""
+class MemberSettings(Settings):
+    """Settings of one process of a run. They are not part of the run's configuration."""
 
-    listen: str = Field("127.0.0.1:0", description="HOST:PORT to serve on; port 0 lets the system choose")
     name: Annotated[str, DefaultText("chosen by the service")] = Field(
         "", max_length=128, description="name of this process in the run"
     )
     node: Annotated[str, DefaultText("the host name")] = Field(
         "", max_length=128, description="machine that this process runs on, as its energy meter calls it"
     )
+    lifeline: bool = Field(False, description="end when standard input closes: the parent holds its other end")
+
+
+class ProcessSettings(MemberSettings):
+    """Settings of a process that serves."""
+
+    listen: str = Field("127.0.0.1:0", description="HOST:PORT to serve on; port 0 lets the system choose")
     insecure: bool = Field(False, description="listen beyond loopback although there are no certificates")
     metrics: str = Field("", description="HOST:PORT to serve Prometheus metrics on over HTTP; not at all when empty")
     open_metrics: bool = Field(False, description="serve the metrics beyond loopback, to everybody: they have no TLS")
     announce: Path | None = Field(None, description="file in which the address is written once the service is up")
-    lifeline: bool = Field(False, description="end when standard input closes: the parent holds its other end")
 
 
 class Service(ABC):
@@ -151,8 +156,8 @@ def argument_parser(
 ) -> OneLineParser:
     """A parser with --config and the flags of `models`.
 
-    reads, ignores: settings and sections of the run that the process reads (None for all), and any that it ignores. The
-    help shows only those that it reads. All are accepted, because the processes of a run may get the same arguments.
+    reads, ignores: settings and sections of the run that the process reads (None for all) and ignores. The help shows
+    only those that it reads. All are accepted, because the processes of a run may get the same arguments.
     """
     parser = OneLineParser(prog=program, usage=f"{program} [flags]", description=description)
     parser.add_argument(
@@ -163,7 +168,7 @@ def argument_parser(
     )
     flags = {model: settings.add_flags(parser, model, "run" if model is RunConfig else "process") for model in models}
     if RunConfig in models:
-        parser.before_help = partial(fit_help, parser, flags, reads=reads, ignores=ignores)
+        parser.before_help = partial(fit_help, parser, flags[RunConfig], reads=reads, ignores=ignores)
         parser.preferred = lambda namespace: f"--{described_run(namespace).algorithm}."
     return parser
 

@@ -16,7 +16,7 @@ from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
 from actorq.errors import ActorQError, UnavailableError
 from actorq.lifeline import await_parents_end
-from actorq.process import EXIT_OK, ProcessSettings, main, parse_arguments
+from actorq.process import EXIT_OK, MemberSettings, main, parse_arguments
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.process_stats import measure_launcher, measure_process
 from actorq.transport.reconnect import keep_connected
@@ -28,8 +28,6 @@ _READS = (
     *("energy.country", "energy.tdp_watts", "energy.ram_watts", "energy.period_s", "telemetry.log_format"),
     *("transport.certificates", "transport.run", "transport.allow_readable_keys"),
 )
-# It serves nothing.
-_IGNORES = ("listen", "insecure", "metrics", "open_metrics", "announce")
 
 _log = logging.getLogger(__name__)
 
@@ -73,10 +71,10 @@ def report(
 
 def _main() -> int:
     text = "Measure this node's energy and report it to the learner."
-    models = (RunConfig, ProcessSettings, MeterProcessSettings)
-    config, process, settings = parse_arguments("actorq meter", text, models, reads=_READS, ignores=_IGNORES)
+    models = (RunConfig, MemberSettings, MeterProcessSettings)
+    config, process, settings = parse_arguments("actorq meter", text, models, reads=_READS)
     assert isinstance(config, RunConfig)
-    assert isinstance(process, ProcessSettings)
+    assert isinstance(process, MemberSettings)
     assert isinstance(settings, MeterProcessSettings)
     configure_logging(process.name or "meter", "meter", config.transport.run, config.telemetry.log_format)
     client = LearnerClient(settings.learner, config.transport.certificates_of("meter"))

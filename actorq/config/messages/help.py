@@ -27,27 +27,26 @@ def described_run(namespace: argparse.Namespace) -> RunConfig:
 
 def fit_help(
     parser: OneLineParser,
-    flags: Mapping[type[settings.Settings], Mapping[argparse.Action, settings.Leaf]],
+    flags: Mapping[argparse.Action, settings.Leaf],
     namespace: argparse.Namespace,
     full: bool,
     *,
     reads: Collection[str] | None = None,
     ignores: Collection[str] = (),
 ) -> None:
-    """Hide the settings that the command or the algorithm ignores, and show the defaults of the preset.
+    """Hide the settings of a run that the command or the algorithm ignores, and show the defaults of the preset.
 
-    flags: the settings of the command's flags, by the model that declares them.
+    flags: the settings of the run by their flags.
     full: whether the help also lists the settings of other algorithms, unless one is given.
-    reads, ignores: settings and sections of the run that the command reads (None for all), and any that it ignores.
+    reads, ignores: settings and sections of the run that the command reads (None for all) and ignores.
     """
     config = described_run(namespace)
     one_algorithm = not full or hasattr(namespace, "algorithm")
     hidden = {*ignores, *(unread(config.algorithm) if one_algorithm else ())}
-    for model, action, leaf in ((model, *item) for model, of_model in flags.items() for item in of_model.items()):
-        of_run = model is RunConfig
-        if _covers(hidden if of_run else ignores, leaf) or (of_run and reads is not None and not _covers(reads, leaf)):
+    for action, leaf in flags.items():
+        if _covers(hidden, leaf) or (reads is not None and not _covers(reads, leaf)):
             action.help = argparse.SUPPRESS
-        elif of_run:
+        else:
             action.help = leaf.help_with(_default(leaf, config))
     if reads is None or "environment" in reads:
         note = f"The defaults below are for {config.algorithm} on {config.environment}."

@@ -41,6 +41,7 @@ def test_the_help_of_a_service_has_the_settings_that_its_sources_read(service: s
 
 
 def test_the_help_of_a_service_leaves_out_what_only_others_read() -> None:
+    assert "--quantizer VALUE" in help_of("learner", flag="--help-all")
     assert "--quantizer.gate.max-error" not in help_of("learner", flag="--help-all")
     assert "--dqn.learning-rate" not in help_of("quantizer", flag="--help-all")
     assert "--checkpoint.keep" not in help_of("actor", flag="--help-all")

@@ -69,12 +69,12 @@ def test_the_full_help_without_an_algorithm_has_the_settings_of_all(capsys: pyte
 
 
 def test_a_service_shows_the_settings_that_it_reads_and_accepts_all(capsys: pytest.CaptureFixture[str]) -> None:
-    reads, ignores = ("energy.period_s", "transport"), ("listen",)
+    reads, ignores = ("energy.period_s", "transport", "quantizer"), ("transport.deny",)
     shown = help_of(capsys, "--help-all", reads=reads, ignores=ignores)
     assert "--energy.period-s X " in shown
     assert "--transport.certificates PATH " in shown
-    assert "--name VALUE " in shown
-    for hidden in ("--listen ", "--energy.enabled", "--environment", "--dqn.", "The defaults below", "replay: "):
+    assert "--listen VALUE " in shown
+    for hidden in ("--transport.deny", "--energy.enabled", "--environment", "--dqn.", "The defaults below", "replay: "):
         assert hidden not in shown
     parser = argument_parser("service", "A service.", (RunConfig, ProcessSettings), reads, ignores)
-    assert parser.parse_args(["--seed", "3", "--listen", "127.0.0.1:1"]).seed == "3"
+    assert parser.parse_args(["--seed", "3", "--transport.deny", "denied"]).seed == "3"
