@@ -104,6 +104,9 @@ def asking(flag: str, certificates: Certificates | None) -> Iterator[None]:
     """Say what to do about a service that does not answer. `flag` gives the address."""
     try:
         yield
+    except UserError as error:
+        # The client does not know the flag of its address.
+        raise UserError(str(error).replace("address:", f"{flag}:", 1)) from None
     except UnavailableError as error:
         hint = f": start it, or name one that runs with {flag} HOST:PORT" if "Connection refused" in str(error) else ""
         if "TLS handshake failed" in str(error) or (certificates is None and "it closed the connection" in str(error)):

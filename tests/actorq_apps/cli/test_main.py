@@ -115,7 +115,11 @@ def test_the_help_of_train_fits_a_screen_and_names_every_section_that_the_algori
         ),
         (["evaluate", "nope", "--versio", "3"], "'--versio'.*'--version'"),
         (["status"], "runs/.*--learner"),
-        (["status", "--learner", "here"], "address.*HOST:PORT.*'here'"),
+        (["status", "--learner", "here"], "--learner: expected HOST:PORT.*'here'"),
+        (["policies", "--quantizer", "here"], "--quantizer: expected HOST:PORT.*'here'"),
+        (["train", "--max-environment-steps", "1.5"], "'max_environment_steps': expected a whole number .*'1.5'"),
+        (["train", "Pendulum-v1", "--lr", "1e-3"], "'--lr'.*'--sac.learning-rate'"),
+        (["check", "CartPole-v1", "--steps", "1.5"], "--steps: expected 1 to 1,000,000 steps, got '1.5'"),
     ],
 )
 def test_a_wrong_command_or_flag_gets_one_line(
@@ -295,7 +299,7 @@ def test_the_folder_and_resume_of_train_come_from_the_file_too(capsys: pytest.Ca
         ("evaluate", {"RUN_DIRECTORY": "nope"}, "directory nope "),
         ("evaluate", {"RUN_DIRECTORY": "nope", "VERSION": "0"}, "'version'.*best, newest.*'0'"),
         ("evaluate", {"EPISODES": "0"}, "'episodes'.* 1 .*'0'"),
-        ("status", {"LEARNER": "here", "RUN_DIRECTORY": "run"}, "address.*HOST:PORT.*'here'"),
+        ("status", {"LEARNER": "here", "RUN_DIRECTORY": "run"}, "HOST:PORT.*'here'"),
         ("status", {"WATCH": "maybe"}, "'watch'.*true or false.*'maybe'"),
     ],
 )
