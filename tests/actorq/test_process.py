@@ -185,7 +185,7 @@ def test_a_parent_that_goes_after_its_signal_does_not_cut_the_drain_short(small:
 @pytest.mark.parametrize(
     ("arguments", "fact"),
     [
-        (["--seed", "-1"], "'seed'.* 0,.*'-1'"),
+        (["--seed", "-1"], "'seed'.* 0 .*'-1'"),
         (["--fail", "register"], "--fail: register"),
         (["--transport.certificates", "/absent"], "certificates.*/absent/ca.crt.*No such file"),
     ],

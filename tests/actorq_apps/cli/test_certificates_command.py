@@ -29,7 +29,7 @@ def test_the_command_makes_certificates_and_prints_their_folder_last(
         ([], "required: init, DIR.*actorq certificates --help"),
         (["init"], "required: DIR.*actorq certificates --help"),
         (["make", "x"], "argument init.*'make'"),
-        (["init", "x", "--days", "0"], "'days'.* 1,.*'0'"),
+        (["init", "x", "--days", "0"], "'days'.* 1 .*'0'"),
         (["init", "x", "--names", "no name"], "DNS name.*'no name'"),
         (["init", "x", "--namespace", "No"], "'namespace'.*'No'"),
         (["init", "/etc"], "/etc .*overwritten"),

@@ -39,7 +39,7 @@ def test_the_lines_of_a_good_environment() -> None:
     lines = dict(lines_of(SPEC, FIGURES, CONFIG))
     assert re.match("a vector of 3 .*float32.* -1 to 2", lines["observations"])
     assert re.match("2 .*10 terminated, 0 truncated.* 200 steps.*no limit", lines["episodes"])
-    assert re.match("2 .* 1 to 3", lines["returns"])
+    assert re.match(r"2\.00 .* 1\.00 to 3\.00", lines["returns"])
     assert lines["speed"].startswith("4,000 ")
     takes, refuses = lines["algorithms"].split(";")
     assert {"dqn", "ppo", "impala"} <= set(takes.replace(",", "").split())

@@ -298,8 +298,8 @@ def test_an_evaluation_only_reads_the_runs_policies_and_a_signal_leaves_nothing_
         (["--record", "no/film.mp4"], "--record.*{folder}/no$"),
         (["--record", "film.txt"], r"--record.*\.mp4.* film\.txt$"),
         (["--record", "run/film.mp4"], r"--record.*run/film\.mp4 .*already"),
-        (["--episodes", "10001"], "'episodes'.* 10000,.*'10001'$"),
-        (["--seed", "2147483648"], "'seed'.* 2147483648,.*'2147483648'$"),
+        (["--episodes", "10001"], "'episodes'.* 10,000, .*'10001'$"),
+        (["--seed", "2147483648"], "'seed'.* 2,147,483,647, .*'2147483648'$"),
     ],
 )
 def test_a_wrong_flag_of_an_evaluation_is_refused_before_it_begins(

@@ -39,7 +39,7 @@ def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (("--directory", "DIR", "--schemes", "int9"), "--schemes.* fp32.*int9"),
         (("--directory", "DIR", "--vary", "dqn.n-stepp", "1"), r"--vary.*'dqn\.n-stepp'.*'dqn\.n-step'"),
         (("--directory", "DIR", "--time-to", "nan"), "--time-to.*finite.*'nan'"),
-        (("--directory", "DIR", "--vary", "dqn.n-step", "0"), r"'dqn\.n_step'.* 0,.*0"),
+        (("--directory", "DIR", "--vary", "dqn.n-step", "0"), r"'dqn\.n_step'.* 1,.*0"),
         (("--directory", "DIR", "--resume"), "'--resume'"),
         (("--directory", "DIR", "--target-return", "10", "--time-to", "20"), "--time-to.*target_return.*10.* 20"),
         # Without a target, runs end at the threshold of the environment.

@@ -82,7 +82,7 @@ def test_a_file_with_a_mistake_gets_one_line(tmp_path: Path) -> None:
     for text, fact in (
         ("3: {type: int, low: 1, high: 2}", "'3'"),
         ("dqn.batch_size: 3", r"dqn\.batch_size.*type.* 3$"),
-        ("dqn.batch_size: {type: real}", r"dqn\.batch_size.*'type'.*'float', 'log'.*'real'"),
+        ("dqn.batch_size: {type: real}", r"dqn\.batch_size.*'type'.*float, log.*'real'"),
         ("dqn.batch_size: {type: int, low: 1}", r"dqn\.batch_size.*low and high .*int"),
         ("dqn.batch_size: {type: float, low: 1, high: 2}", r"dqn\.batch_size.*int or log"),
     ):
