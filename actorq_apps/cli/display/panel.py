@@ -88,6 +88,8 @@ def render(
             below.insert(0, Text(f"and {len(rows) - shown} more processes", style="dim"))
             rows = sorted(rows, key=lambda row: row.state == "running")[:shown]
     parts += [*([_processes(rows, inner)] if rows or not ended else []), *below]
+    while isinstance(last := parts[-1], Text) and not last.plain:
+        parts.pop()
     return Panel(Group(*parts), title="[bold]actorq[/]", box=box.ROUNDED, border_style="blue", width=width)
 
 

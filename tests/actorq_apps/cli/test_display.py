@@ -283,6 +283,7 @@ def test_the_last_panel_leaves_out_processes_that_have_ended_as_they_should() ->
     assert "exited" not in last(view)
     view.update_process(ProcessView("meter", Kind.METER, ProcessState.EXITED, None, 3))
     assert "process" not in last(view)
+    assert "energy" in last(view).splitlines()[-2]
     assert "231.4 v35" in last(view)
     assert "exited" in "\n".join(panel(view, 100))
 

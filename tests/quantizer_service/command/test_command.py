@@ -375,9 +375,9 @@ def test_an_output_that_is_there_is_kept_unless_forced(tmp_path: Path, capsys: p
     [
         ((), r"MODEL\.onnx"),
         (("--schem", "int8"), "'--scheme'"),
-        (("--scheme", "int3"), "'scheme': .*'fp32'"),
-        (("--batch", "0"), "'batch': .* 0"),
-        (("--batch", "3000000000"), "'batch': .* 65536"),
+        (("--scheme", "int3"), "'scheme': .*fp32, "),
+        (("--batch", "0"), "'batch': .* 1 to 65,536, got '0'"),
+        (("--batch", "3000000000"), "'batch': .* 65,536, got '3000000000'"),
         (("--gate.min-agreement", "2"), r"'gate\.min_agreement': .* 1"),
         (("--action-spans", "2,2"), "action span.* 3 "),
     ],
