@@ -26,7 +26,8 @@ def whole_number(text: str) -> int:
 def _whole(given: object) -> object:
     """The number of a text. Other values, and texts without one, stay for the type to judge."""
     if isinstance(given, bool):
-        raise ValueError("expected a whole number")
+        # Python takes True for 1. As text, no bound accepts it.
+        return str(given)
     if isinstance(given, str):
         try:
             return whole_number(given)

@@ -94,6 +94,12 @@ class OneLineParser(argparse.ArgumentParser):
                 formatter.end_section()
         return formatter.format_help()
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(
+                action, f"expected one of {', '.join(map(str, action.choices))}, got {value!r}"
+            )
+
     def error(self, message: str) -> NoReturn:
         """Raise UserError with the fault and where to find the list of flags."""
         raise UserError(f"{' '.join(message.split())}; see {self.prog} --help")

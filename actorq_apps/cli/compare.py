@@ -1,5 +1,6 @@
 """`actorq compare`: one task under several schemes and seeds, with a report."""
 
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -107,8 +108,9 @@ def _parser() -> OneLineParser:
         metavar="SCHEME",
         help=f"some of {', '.join(scheme_choices())} (default: fp32 int8); torch: actors that run PyTorch in FP32",
     )
+    whole = number(-math.inf, math.inf, "a whole number", int)
     own.add_argument(
-        "--seeds", nargs="+", type=int, default=[3], metavar="N", help="a count, or the seeds themselves (default: 3)"
+        "--seeds", nargs="+", type=whole, default=[3], metavar="N", help="a count, or the seeds themselves (default: 3)"
     )
     own.add_argument(
         "--vary",

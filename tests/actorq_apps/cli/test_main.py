@@ -116,6 +116,8 @@ def test_the_help_of_train_fits_a_screen_and_names_every_section_that_the_algori
         (["evaluate", "nope", "--versio", "3"], "'--versio'.*'--version'"),
         (["status"], "runs/.*--learner"),
         (["status", "--learner", "here"], "--learner: expected HOST:PORT.*'here'"),
+        (["sweep", "--directory", "s", "--sampler", "foo"], "--sampler: expected one of tpe, random, grid, got 'foo'"),
+        (["compare", "--directory", "c", "--seeds", "x"], "--seeds: expected a whole number, got 'x'"),
         (["policies", "--quantizer", "here"], "--quantizer: expected HOST:PORT.*'here'"),
         (["train", "--max-environment-steps", "1.5"], "'max_environment_steps': expected a whole number .*'1.5'"),
         (["train", "Pendulum-v1", "--lr", "1e-3"], "'--lr'.*'--sac.learning-rate'"),
