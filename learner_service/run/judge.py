@@ -174,7 +174,8 @@ class Judge:
                 f"{return_text(evaluation.mean_return)} is far above "
                 "those of the actors; it counts when they come closer, or another evaluator agrees"
             )
-            _log.warning("unconfirmed evaluation of %s", self.unconfirmed)
+            # Exploring actors of an honest run may be that far behind a greedy policy, for a moment.
+            _log.info("unconfirmed evaluation of %s", self.unconfirmed)
             return False
         if score is None:
             self.unconfirmed = (

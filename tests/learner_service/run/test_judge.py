@@ -1,6 +1,7 @@
 """Which evaluations count, and which one ends the run."""
 
 import asyncio
+import logging
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -98,7 +99,10 @@ async def test_an_evaluation_that_comes_again_is_acknowledged_and_counts_once(tm
 
 
 @on_a_loop
-async def test_one_evaluator_alone_ends_no_run_whose_actors_are_far_below(tmp_path: Path) -> None:
+async def test_one_evaluator_alone_ends_no_run_whose_actors_are_far_below(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "learner_service.run.judge")
     async with a_run(tmp_path, settings=config(target_return=50.0)) as run:
         actor, judge = await opened(run), await opened(run, "judge", "evaluator")
         await store(run, actor, segment(1, episodes=(Episode(10.0, 10, 0),)))
@@ -107,6 +111,8 @@ async def test_one_evaluator_alone_ends_no_run_whose_actors_are_far_below(tmp_pa
             await acknowledged(judge, sequence)
         assert run.lifecycle.outcome is None
         assert re.match(r"version 3, by judge: .*60\.0", Reporter(run).status().flagged_evaluation)
+        # An honest run may wait like that: it is no warning.
+        assert {each.levelname for each in caplog.records if "unconfirmed" in each.getMessage()} == {"INFO"}
         # It may be exported when the budget ends.
         assert run.judge.flagged == ""
         # The actors come closer: the best one is at most two spreads below.
