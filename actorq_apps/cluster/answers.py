@@ -6,6 +6,7 @@ Whoever may create an object chooses its depth. One such object must not hide th
 import json
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from kubernetes.client.exceptions import ApiException
 
@@ -43,12 +44,25 @@ _NO_NAMESPACE = re.compile(r'namespaces \\?"(?P<name>[^"\\]*)\\?" not found')
 
 
 def decoded(data: bytes) -> Object:
-    """The tree of an answer in JSON. Where it is too deep to be read, what is below LEVELS is null."""
+    """The tree of an answer in JSON. In a deeper answer than LEVELS, what is below them is null."""
     try:
         tree: Object = json.loads(data)
     except RecursionError:
+        deeper = True
+    else:
+        # From Python 3.14 on json reads more levels than code that calls itself for each level can follow.
+        deeper = _is_deeper(tree, LEVELS)
+    if deeper:
         tree = json.loads(shallow(data))
     return tree
+
+
+def _is_deeper(tree: Any, levels: int) -> bool:
+    found = [tree]
+    for _ in range(levels + 1):
+        found = [each for each in found if isinstance(each, dict | list)]
+        found = [inner for each in found for inner in (each.values() if isinstance(each, dict) else each)]
+    return any(isinstance(each, dict | list) for each in found)
 
 
 def shallow(data: bytes, levels: int = LEVELS) -> bytes:

@@ -79,10 +79,12 @@ def test_garbage_is_collected_again_after_a_failed_import(monkeypatch: pytest.Mo
     assert gc.isenabled()
 
 
+# It waits as an import does, in steps. A signal just before one long wait in the kernel would be handled after it.
 SLOW = """
-import os, sys
+import os, select, sys
 print(os.getpid(), flush=True)
-sys.stdin.read()
+while not select.select([sys.stdin], [], [], 0.05)[0]:
+    pass
 """
 
 

@@ -7,8 +7,6 @@ import pytest
 
 from actorq_apps.cluster.answers import LEVELS, decoded, lines, shallow
 
-DEEP = 50_000
-
 
 def nested(levels: int, inner: str = "1") -> str:
     return '{"a":[' * (levels // 2) + inner + "]}" * (levels // 2)
@@ -23,12 +21,11 @@ def test_an_answer_of_usual_depth_is_read_as_it_is(tree: Any) -> None:
     assert json.loads(shallow(data)) == tree
 
 
-def test_levels_that_are_too_deep_are_null_and_the_rest_is_there() -> None:
+@pytest.mark.parametrize("deep", [LEVELS, 50_000])
+def test_levels_that_are_too_deep_are_null_and_the_rest_is_there(deep: int) -> None:
     text = (
-        f'{{"items": [{{"name": "good"}}, {{"name": "bad", "spec": {nested(DEEP)}}}, {{"name": "]{{\\"["}}], "end": 1}}'
+        f'{{"items": [{{"name": "good"}}, {{"name": "bad", "spec": {nested(deep)}}}, {{"name": "]{{\\"["}}], "end": 1}}'
     )
-    with pytest.raises(RecursionError):
-        json.loads(text)
     tree = decoded(text.encode())
     assert [each["name"] for each in tree["items"]] == ["good", "bad", ']{"[']
     assert tree["end"] == 1
