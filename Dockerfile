@@ -1,8 +1,8 @@
 # Images of the three services and of the operator: docker build --target learner|quantizer|actor|operator (all of them:
 # make images).
 #
-# Packages come from where pip is configured to look, with the hashes of docker/requirements (`make requirements` writes
-# them), PyTorch in the version of constraints.txt. TORCH_INDEX_URL names a further package index for the learner:
+# The base is PYTHON_IMAGE, which may have a digest (docs/reference/images.md). Packages come from where pip is configured
+# to look, with the hashes of docker/requirements (`make requirements` writes them), PyTorch in the version of constraints.txt. TORCH_INDEX_URL names a further package index for the learner:
 # PyTorch's own for CPUs or for one version of CUDA (docs/how-to/kubernetes.md).
 ARG PYTHON_IMAGE=python:3.11-slim
 
@@ -11,7 +11,7 @@ WORKDIR /source
 # A virtual environment because it can be copied as a whole; without pip, which the images need not have.
 RUN python -m venv --without-pip /opt/actorq
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml setup.py constraints.txt README.md LICENSE ./
 COPY docker/install /usr/local/bin/install-actorq
 COPY docker/requirements docker/requirements/
 # The smallest part that makes a package: dependencies get a layer of their own, which lasts until they change.
@@ -52,7 +52,8 @@ USER 10001:10001
 WORKDIR /tmp
 ENV PATH=/opt/actorq/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 STOPSIGNAL SIGTERM
-LABEL org.opencontainers.image.version="0.1.0" org.opencontainers.image.licenses="Apache-2.0"
+ARG PYTHON_IMAGE
+LABEL org.opencontainers.image.version="0.1.0" org.opencontainers.image.licenses="Apache-2.0" org.opencontainers.image.base.name="${PYTHON_IMAGE}"
 
 FROM service AS learner
 COPY --from=build-learner /opt/actorq /opt/actorq

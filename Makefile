@@ -10,6 +10,9 @@ WORKERS ?= 3
 CONTAINER_BUILD ?= docker build
 TAG ?= $(shell sed -n 's/__version__ = "\(.*\)"/\1/p' actorq/__init__.py)
 TORCH_INDEX_URL ?=
+# Another base of the images than that of the Dockerfile, such as python:3.11-slim@sha256:DIGEST.
+PYTHON_IMAGE ?=
+BASE_ARG = $(if $(PYTHON_IMAGE),--build-arg PYTHON_IMAGE=$(PYTHON_IMAGE))
 
 # The tests start hundreds of processes, which would each compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -37,11 +40,11 @@ docs: $(VENV)/installed  ## install, then build the documentation: build/site/in
 dist: $(VENV)/installed  ## install, then make the wheel and the sdist in dist/
 	$(BIN)/python -m build --no-isolation $(ARGS)
 
-images:  ## build the images of learner, quantizer, actor and operator; CONTAINER_BUILD="podman build", TAG=..., TORCH_INDEX_URL=...
-	$(CONTAINER_BUILD) --target learner --tag actorq-learner:$(TAG) --build-arg TORCH_INDEX_URL=$(TORCH_INDEX_URL) .
-	$(CONTAINER_BUILD) --target quantizer --tag actorq-quantizer:$(TAG) .
-	$(CONTAINER_BUILD) --target actor --tag actorq-actor:$(TAG) .
-	$(CONTAINER_BUILD) --target operator --tag actorq-operator:$(TAG) .
+images:  ## build the images of learner, quantizer, actor and operator; CONTAINER_BUILD="podman build", TAG=..., PYTHON_IMAGE=..., TORCH_INDEX_URL=...
+	$(CONTAINER_BUILD) --target learner --tag actorq-learner:$(TAG) $(BASE_ARG) --build-arg TORCH_INDEX_URL=$(TORCH_INDEX_URL) .
+	$(CONTAINER_BUILD) --target quantizer --tag actorq-quantizer:$(TAG) $(BASE_ARG) .
+	$(CONTAINER_BUILD) --target actor --tag actorq-actor:$(TAG) $(BASE_ARG) .
+	$(CONTAINER_BUILD) --target operator --tag actorq-operator:$(TAG) $(BASE_ARG) .
 
 install: $(VENV)/installed  ## create .venv with everything that training and the tests need
 

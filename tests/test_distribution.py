@@ -1,16 +1,18 @@
 """Wheel and sdist: what they hold, and that they work where the project's folder is not."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
 import zipfile
+from email import message_from_bytes
+from email.message import Message
 from pathlib import Path
 
 import pytest
-import yaml
 
 from actorq import __version__
 from tests.quantizer_service.complete_models import complete_model, written
@@ -20,16 +22,37 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("actorq", "actorq_apps", "learner_service", "quantizer_service", "actor_service")
 
 
+def project_files() -> set[str]:
+    """Paths of all files of the project: those that git tracks, or would."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return {name for name in listed.split("\0") if name and (ROOT / name).is_file()}
+
+
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the sdist of a clean copy, and with the wheel that is built from the sdist."""
     source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in project_files():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, source / name)
     subprocess.run([sys.executable, "-m", "build", "--no-isolation", "--outdir", "dist"], cwd=source, check=True)
     return source / "dist"
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> dict[str, bytes]:
+    """The files of the wheel."""
+    (path,) = dist.glob("*.whl")
+    with zipfile.ZipFile(path) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: dict[str, bytes]) -> Message:
+    """What a package index shows."""
+    (found,) = (content for name, content in wheel.items() if name.endswith(".dist-info/METADATA"))
+    return message_from_bytes(found)
 
 
 @pytest.fixture(scope="module")
@@ -57,19 +80,40 @@ def actorq(environment: Path, folder: Path, *arguments: str) -> str:
     return ended.stdout
 
 
-def test_both_hold_license_and_all_packages(dist: Path) -> None:
-    (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
-    with zipfile.ZipFile(wheel) as opened:
-        in_wheel = opened.namelist()
-    with tarfile.open(sdist) as archive:
-        in_sdist = [name.partition("/")[2] for name in archive.getnames()]
-    for package in PACKAGES:
-        files = {str(file.relative_to(ROOT)) for file in (ROOT / package).rglob("*.py")}
-        assert files <= set(in_wheel)
-        assert files <= set(in_sdist)
-    assert any(name.endswith("/licenses/LICENSE") for name in in_wheel)
-    assert "LICENSE" in in_sdist
-    assert not [name for name in in_wheel if name.startswith(("tests", "benchmarks", "sitegen"))]
+def test_the_wheel_has_the_packages_and_their_data_alone(wheel: dict[str, bytes]) -> None:
+    of_packages = {name for name in project_files() if name.partition("/")[0] in PACKAGES}
+    assert {name for name in wheel if ".dist-info/" not in name} == of_packages
+    assert {f"{package}/py.typed" for package in PACKAGES} < of_packages
+    assert {name.rpartition(".")[2] for name in of_packages} == {"html", "onnx", "py", "pyi", "typed"}
+    information = {name.partition(".dist-info/")[2]: content.decode() for name, content in wheel.items()}
+    assert "licenses/LICENSE" in information
+    assert set(information["top_level.txt"].split()) == set(PACKAGES)
+    assert information["entry_points.txt"].split() == ["[console_scripts]", "actorq", "=", "actorq_apps.cli.main:main"]
+
+
+def test_the_sdist_is_the_whole_project(dist: Path) -> None:
+    (path,) = dist.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        held = {entry.name.partition("/")[2] for entry in archive.getmembers() if entry.isfile()}
+    written = {"PKG-INFO", "setup.cfg"}
+    assert {name for name in held if not name.startswith("actorq.egg-info/")} - written == {
+        name for name in project_files() if not name.startswith(".github/")
+    }
+
+
+def test_an_index_shows_a_description_whose_links_work(metadata: Message) -> None:
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    text = str(metadata.get_payload())
+    assert text.startswith("# ActorQ\n")
+    assert re.findall(r"\]\((?!https?://|#)[^)]*\)|(?:src|srcset|href)=\"(?!https?://|#)[^\"]*\"", text) == []
+
+
+def test_the_metadata_names_the_tested_pythons(metadata: Message) -> None:
+    versions = re.findall(r"Python :: (3\.\d+)", "\n".join(metadata.get_all("Classifier", [])))
+    script = (ROOT / ".ci" / "pythons").read_text(encoding="utf-8")
+    further = re.search(r"^FURTHER=\((.*)\)$", script, re.MULTILINE)
+    assert further
+    assert versions == [metadata["Requires-Python"].removeprefix(">="), *further[1].split()]
 
 
 def test_the_wheel_trains_evaluates_and_quantizes_elsewhere(environment: Path, tmp_path: Path) -> None:
@@ -85,9 +129,3 @@ def test_the_wheel_trains_evaluates_and_quantizes_elsewhere(environment: Path, t
     printed = actorq(environment, tmp_path, "quantize", "policy.onnx", "--force", "--scheme", "int8", "-o", "int8.onnx")
     assert "int8.onnx: int8" in printed
     assert (tmp_path / "int8.onnx").stat().st_size > 0
-
-
-def test_all_files_name_the_same_version() -> None:
-    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert cited["version"] == __version__
-    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

@@ -25,6 +25,8 @@ from tests.documentation.code_blocks import PAGES, ROOT, Block, blocks, shell_li
 # Programs of others. Their commands need a cluster, a registry or a service.
 OTHERS = {
     "cd",
+    ".ci/pythons",
+    "cffconvert",
     "curl",
     "docker",
     "done",
@@ -42,6 +44,7 @@ OTHERS = {
     "scp",
     "ssh",
     "tensorboard",
+    "twine",
     "umask",
     ".",
 }

@@ -1,4 +1,4 @@
-"""The scripts of .ci take a cluster down whatever came of it, and pass on what went wrong.
+"""The scripts of .ci take a cluster down whatever came of it, try further Pythons, and pass on what went wrong.
 
 They are run in a folder of their own with another tool in the place of the one that runs clusters.
 """
@@ -42,7 +42,7 @@ def clone(tmp_path: Path) -> Path:
 
 def start(clone: Path, script: str, fails: str = "-", hangs: str = "-", **more: str) -> subprocess.Popen[str]:
     """Run a script; the tool's commands `fails` and `hangs` do that."""
-    own = {"KUBELAB": "./tool", "KUBELAB_HOME": str(clone / "home"), "NEEDED_GB": "0"}
+    own = {"KUBELAB": "./tool", "KUBELAB_HOME": str(clone / "home"), "NEEDED_GB": "0", "PYTHONS": "", "CI": "false"}
     own["PATH"] = f"{clone}{os.pathsep}{os.environ['PATH']}"
     # The pattern of a case has to be in the text.
     for name in ("tool", "kubectl"):
@@ -138,3 +138,38 @@ def test_ci_says_that_it_skips_them_where_there_is_nothing_to_run_a_cluster_with
     assert made == "made test"
     assert re.search(r"skipped: \.\./nowhere .*make test-cluster", skipped)
     assert not (clone / "calls").exists()
+
+
+def test_a_python_that_is_not_there_is_told_and_skipped(clone: Path) -> None:
+    code, shown, _ = finish(start(clone, "pythons", PYTHONS="3.98 3.99"))
+    assert code == 0
+    assert [re.findall(r"Python (\S+) .*skipped", line) for line in shown.splitlines()] == [["3.98"], ["3.99"]]
+
+
+@pytest.mark.parametrize(("version", "code"), [("1.0", 0), ("0.9", 1)])
+def test_a_further_python_installs_the_project_and_passes_its_tests(clone: Path, version: str, code: int) -> None:
+    # A Python that stands for a real one: its environment has commands that note how they are called.
+    script = f"""#!/bin/sh
+echo "$*" >>{clone}/calls
+case "$*" in
+"-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp "$0" "$3/bin/actorq" ;;
+--version) echo "actorq {version}" ;;
+train) echo "error: actorq train needs torch: pip install 'actorq[learner]'" ;;
+esac
+"""
+    (clone / "actorq" / "__init__.py").write_text('__version__ = "1.0"\n')
+    (clone / "python3.99").write_text(script)
+    (clone / "python3.99").chmod(0o755)
+    ended, _, told = finish(start(clone, "pythons", PYTHONS="3.99"))
+    assert ended == code, told
+    made = calls(clone)
+    assert any("-m pip install" in call and ".[quantizer,actor,cluster]" in call for call in made)
+    assert any("-m pytest" in call for call in made) is (code == 0)
+    assert ('expected "actorq 1.0", got: actorq 0.9' in told) is (code == 1)
+
+
+def test_the_parts_that_run_with_further_pythons_are_there() -> None:
+    parts = re.search(r"^PARTS=\((.*?)\)", (ROOT / ".ci" / "pythons").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert parts
+    assert len(parts[1].split()) > 5
+    assert [part for part in parts[1].split() if not (ROOT / part).exists()] == []

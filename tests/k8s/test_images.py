@@ -1,6 +1,7 @@
 """The Dockerfile keeps what the manifests rely on."""
 
 import re
+import subprocess
 
 import pytest
 
@@ -22,6 +23,35 @@ def test_nothing_names_a_registry_and_the_base_is_pinned() -> None:
     base = next(line for line in LINES if line.startswith("ARG PYTHON_IMAGE="))
     assert re.fullmatch(r"ARG PYTHON_IMAGE=python:\d+\.\d+-slim", base)
     assert not any("://" in line for line in LINES)
+
+
+def test_images_name_their_base_in_a_label_and_make_passes_another_one_on() -> None:
+    stage = "\n".join(LINES).split("AS service\n")[1].split("\nFROM")[0]
+    assert "\nARG PYTHON_IMAGE\n" in stage
+    assert 'org.opencontainers.image.base.name="${PYTHON_IMAGE}"' in stage
+    command = ["make", "--dry-run", "images", "CONTAINER_BUILD=build", "PYTHON_IMAGE=python@sha256:1"]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len([line for line in built if "--build-arg PYTHON_IMAGE=python@sha256:1 " in line]) == 4
+
+
+def test_the_page_of_images_has_their_base_packages_and_ports() -> None:
+    page = (ROOT / "docs" / "reference" / "images.md").read_text("utf-8")
+    text = "\n".join(LINES)
+    base = re.search(r"^ARG PYTHON_IMAGE=(.+)$", text, re.MULTILINE)
+    assert base
+    assert f"The base is `{base[1]}`" in page
+    default = re.search(r'^ARG ENVIRONMENTS="(.+)"$', text, re.MULTILINE)
+    assert default
+    rows = re.findall(r"^\| `actorq-(\w+)` \| .* \| (.+) \| (.+) \|$", page, re.MULTILINE)
+    assert len(rows) == 4
+    for target, extras, ports in rows:
+        installed = re.search(rf'AS build-{target}\n(?:.*\n)*?RUN install-actorq "?([\w,]+)', text)
+        exposed = re.search(rf"AS {target}\n(?:.*\n)*?EXPOSE (.+)", text)
+        assert installed
+        assert exposed
+        more = default[1].split(",") if target == "actor" else []
+        assert re.findall(r"`(.+?)`", extras) == [*installed[1].split(","), *more]
+        assert ports.split(", ") == exposed[1].split()
 
 
 @pytest.mark.parametrize(("target", "port"), [("learner", 50051), ("quantizer", 50052), ("actor", 50053)])
