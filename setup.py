@@ -14,6 +14,10 @@ _LINK = re.compile(rf"(?<!!)\[([^\]]+)\]\({_FILE}([^)\s]+)\)")
 _SOURCE = re.compile(rf"\b(src|srcset|href)=\"{_FILE}([^\"]+)\"")
 _PICTURE = re.compile(rf"<picture>.*?</picture>\n*|<img [^>]*src=\"{_FILE}[^>]*>\n*", re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->\n*", re.DOTALL)
+_PACKAGES = (
+    "\nThe distribution installs the command `actorq` and the packages `actorq`, `actorq_apps`, `learner_service`,\n"
+    "`quantizer_service` and `actor_service`.\n"
+)
 _WITHOUT_LINKS = (
     "\n*This page names files of the project. The source distribution has all of them, and `make docs` builds the\n"
     "documentation from it.*\n"
@@ -21,12 +25,12 @@ _WITHOUT_LINKS = (
 
 
 def long_description(readme: str, repository: str | None, version: str) -> str:
-    """The README for a package index, where links to files of the project lead nowhere.
+    """The README for a package index, where links to files of the project lead nowhere; and what is installed.
 
     repository: URL of the repository; links then lead to the files of the version's tag there. With None, each link
     becomes its text, images are left out, and a last sentence says where the files are.
     """
-    text = _COMMENT.sub("", readme)
+    text = _COMMENT.sub("", readme) + _PACKAGES
     if repository is None:
         return _LINK.sub(r"\1", _IMAGE.sub("", _PICTURE.sub("", text))) + _WITHOUT_LINKS
     pages, raw = (f"{repository.rstrip('/')}/{kind}/v{version}" for kind in ("blob", "raw"))

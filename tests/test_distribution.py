@@ -107,6 +107,8 @@ def test_an_index_shows_a_description_whose_links_work(metadata: Message) -> Non
     assert metadata["Description-Content-Type"] == "text/markdown"
     text = str(metadata.get_payload())
     assert text.startswith("# ActorQ\n")
+    (installed,) = re.findall(r"and the packages (.*?)\.\n", text, re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", installed)) == set(PACKAGES)
     assert re.findall(r"\]\((?!https?://|#)[^)]*\)|(?:src|srcset|href)=\"(?!https?://|#)[^\"]*\"", text) == []
 
 
