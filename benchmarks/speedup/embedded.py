@@ -48,7 +48,10 @@ _CASES: dict[str, tuple[type[gymnasium.Env[Any, Any]], int, dict[str, Any]]] = {
 def _rate(environment: Any, limit: int, settings: dict[str, Any], warm_up_s: float, seconds: float) -> float:
     """Steps per second of one run, by the learner's clock and count."""
     with tempfile.TemporaryDirectory() as folder:
-        arguments: dict[str, Any] = {"environment_args": {"max_episode_steps": limit}, "directory": Path(folder) / "run"}
+        arguments: dict[str, Any] = {
+            "environment_args": {"max_episode_steps": limit},
+            "directory": Path(folder) / "run",
+        }
         with actorq.train(environment, progress=False, **arguments, **_SETTINGS, **settings) as run:
             began = since = None
             for event in run:
