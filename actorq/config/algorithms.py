@@ -203,7 +203,7 @@ ON_POLICY = tuple(name for name, settings in ALGORITHMS.items() if issubclass(se
 # Every run keeps these settings. Its networks, the files of its replay and its checkpoints depend on them.
 FIXED = (
     *("environment", "environment_args", "environment_wrappers", "image_layout", "algorithm", "algorithm_args"),
-    *("network", "normalize_observations", "replay.capacity", "hindsight.copies"),
+    *("network", "normalize_observations", "replay.capacity", "hindsight.copies", "init_from", "init_replay"),
     *(f"{name}.{setting}" for name, settings in ALGORITHMS.items() for setting in settings.fixed),
 )
 

@@ -3,6 +3,7 @@
 Each field's description is its help text. The resolved tree is written to `config.yaml` in the run directory.
 """
 
+import json
 import math
 from operator import attrgetter
 from pathlib import Path
@@ -91,6 +92,12 @@ class RunConfig(Settings):
     max_seconds: Annotated[float, Field(gt=0, le=1e10)] | None = Field(
         None, description="seconds that end the run, over all its learners; pauses of a minute and more do not count"
     )
+    init_from: Annotated[sections.RunSource | None, ESSENTIAL] = Field(
+        None,
+        description="begin with the networks of another run: its folder, one of its checkpoints, or its URL of "
+        "checkpoint.object_storage; none: new networks",
+    )
+    init_replay: bool = Field(False, description="begin with the replay of the run of init_from, too")
 
     dqn: algorithms.DQNConfig = algorithms.DQNConfig()
     d4pg: algorithms.D4PGConfig = algorithms.D4PGConfig()
@@ -146,6 +153,8 @@ class RunConfig(Settings):
                 f"environment_args and environment_wrappers must have at most {MAX_ARGUMENTS_BYTES} bytes as JSON, got "
                 f"{len(self.environment_arguments.to_text())}"
             )
+        if self.init_replay and self.init_from is None:
+            raise ValueError("init_replay needs init_from: give the run whose replay it is")
         if self.target_success is not None and self.target_return is not None:
             raise ValueError("target_success and target_return exclude each other: give one of them")
         if self.algorithm in ALGORITHMS and self.algorithm_args:
@@ -166,6 +175,7 @@ class RunConfig(Settings):
             ("sparsity.method rlx2", self.sparsity.method == "rlx2"),
             ("dynamic_capacity.enabled", self.dynamic_capacity.enabled),
             ("multi_step", self.multi_step),
+            ("init_replay", self.init_replay),
         ):
             if used:
                 raise ValueError(f"{name}: expected an algorithm with a replay, got {algorithm}, which is on-policy")
@@ -283,6 +293,14 @@ class RunConfig(Settings):
         return {**values, **masks, **self.horizon, "dynamic_capacity.enabled": self.asks_for_greedy_actions}
 
     @property
+    def network_settings(self) -> dict[str, Any]:
+        """Settings that the networks in a checkpoint depend on, as JSON values. Sparsity has settings of its own."""
+        fixed = () if self.own is None else self.own.fixed
+        names = ("network", "encoders", "normalize_observations", *(f"{self.algorithm}.{name}" for name in fixed))
+        found: dict[str, Any] = json.loads(json.dumps({name: attrgetter(name)(self) for name in names}))
+        return found
+
+    @property
     def environment_arguments(self) -> EnvironmentArguments:
         """Keyword arguments and wrappers of the environment."""
         wrappers = tuple(each for wrapper in self.environment_wrappers for each in wrapper.items())
@@ -320,11 +338,13 @@ class RunConfig(Settings):
         base, alpha = self.exploration.epsilon, self.exploration.alpha
         count = self.actors * self.environments_per_actor
         mine = range(actor_index % self.actors, count, self.actors)
+        # The networks of another run act better than random ones from the first step on.
+        random_steps = self.exploration.random_steps if self.init_from is None else 0
         return Exploration(
             epsilons=tuple(base ** (1 + alpha * index / max(1, count - 1)) for index in mine),
             noise=(self.exploration.noise,) * self.environments_per_actor,
             correlation=self.exploration.correlation,
-            random_steps=max(0, -(-(self.exploration.random_steps - environment_steps) // count)),
+            random_steps=max(0, -(-(random_steps - environment_steps) // count)),
         )
 
     def multi_step_of(self, n_step: int) -> MultiStepConfig | None:

@@ -1,10 +1,11 @@
 """Sections of a run's configuration, one for each part of the system."""
 
 import math
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 from actorq.config.messages.expected import Expected
 from actorq.config.numbers import (
@@ -27,6 +28,8 @@ from actorq.transport.security.identity import DEFAULT_RUN, RUN_EXPECTED, RUN_PA
 # A status on the wire has the URL with the name of a file: 1024 printable bytes at most.
 EXPORT_URL, MAX_EXPORT_URL = r"^(s3://[!-.0-~]+/[!-~]+|file:///[!-~]+)?$", 1000
 
+_URL = re.compile(r"s3://|file:///")
+
 
 FOLDER_URL = Expected("the URL of a folder, s3://BUCKET/PREFIX or file:///FOLDER, with at most 1,000 characters")
 
@@ -39,6 +42,13 @@ def _wrapper(given: object) -> object:
     raise ValueError("expected a wrapper MODULE:CLASS, or {MODULE:CLASS: {NAME: VALUE}}")
 
 
+def _source(given: str) -> str:
+    """A folder or file as an absolute path, so that it stays the same for a command in another folder."""
+    return given if _URL.match(given) else str(Path(given).expanduser().absolute())
+
+
+RunSource = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_source)]
+"""Another run, or one of its checkpoints: a path, or a URL of object storage."""
 Wrapper = Annotated[dict[str, dict[str, JsonValue]], BeforeValidator(_wrapper)]
 
 

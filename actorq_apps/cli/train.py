@@ -148,7 +148,8 @@ def _resolve(
     elif run:
         run.check_unused()
     describe = _of_parent if train.parent_acts else partial(environment_of, servers=servers)
-    config, spec = _checked(sources, config, train, describe, send_event if train.news else _warn, servers)
+    warn = send_event if train.news else _warn
+    config, spec = _checked(sources, config, train, describe, warn, servers, lost)
     if train.certificates:
         config = config.with_certificates(train.certificates)
     train = train.model_copy(update={"resume": train.resume or lost})
@@ -175,8 +176,12 @@ def _checked(
     describe: Describe,
     warn: Warn,
     servers: ForkServers | None = None,
+    lost: bool = False,
 ) -> tuple[RunConfig, EnvironmentSpec]:
-    """The configuration once its environment is known, and the environment. Raises UserError for invalid settings."""
+    """The configuration once its environment is known, and the environment. Raises UserError for invalid settings.
+
+    lost: whether the learner restores the run from object storage.
+    """
     _check_packages(config)
     _check_certificates(config.with_certificates(train.certificates) if train.certificates else config)
     if train.actor_module and not is_importable(train.actor_module):
@@ -188,7 +193,9 @@ def _checked(
     if (own := fitting.own) is not None:
         epochs = None if fitting.on_policy is None else getattr(own, "epochs", 1)
         fitting.sparsity.check_changes(fitting.planned_updates(own.batch_size, epochs))
-    check_learner(fitting, spec, servers)
+    # A resumed run has networks of its own. The run that it began from may be gone.
+    resumes = {"init_from": None, "init_replay": False} if train.resume or lost else {}
+    check_learner(fitting.model_copy(update=resumes), spec, servers)
     for text in about_wrappers(fitting.environment_arguments):
         warn(f"warning: {text}")
     for name, reason in given_in_vain(sources.given[RunConfig], fitting, spec).items():
@@ -197,7 +204,7 @@ def _checked(
 
 
 def _check_packages(config: RunConfig) -> None:
-    for name in config.object_storage_urls:
+    for name in (*config.object_storage_urls, *(("init_from",) if "://" in (config.init_from or "") else ())):
         require(f"--{name.replace('_', '-')}", ["s3"])
     for name in ("mlflow", "wandb"):
         if getattr(config.telemetry, name) is not None:

@@ -82,12 +82,12 @@ def fit_goals(config: RunConfig, given: Mapping[str, Any], spec: EnvironmentSpec
 
 
 def check_learner(config: RunConfig, spec: EnvironmentSpec, servers: ForkServers | None = None) -> None:
-    """Raise UserError for a user's algorithm or network, or a device, that the learner could not use.
+    """Raise UserError for a user's algorithm or network, a device, or a source, that the learner could not use.
 
     Starts a process, because only the learner has torch; none for settings that cannot fail there.
     """
     own = config.network is not None or config.encoders or config.algorithm not in ALGORITHMS or config.algorithm_args
-    if not own and config.learner.device in ("auto", "cpu"):
+    if not own and config.init_from is None and config.learner.device in ("auto", "cpu"):
         return
     with TemporaryDirectory() as folder:
         file = Path(folder) / "config.yaml"

@@ -51,6 +51,8 @@ class AnyAlgorithm(Protocol):
     sparsity_methods: the supported values of `config.sparsity.method`, such as learner_service.sparsity.METHODS.
         Without it only dense networks are accepted.
     flops: learner_service.sparsity.Flops of the present networks. Without it the status shows none.
+    begin_from: a method that takes the `state()` of another run, and begins with its networks and normalizer.
+        Optimizers, counters and generators stay new. It raises as `load_state`. Without it a run refuses `init_from`.
     precision: precision of wide hidden layers, from networks.precision.use_precision. Without it the status shows fp32.
     """
 

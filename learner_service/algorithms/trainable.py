@@ -158,6 +158,17 @@ class Trainable:
         elif normalizer:
             raise RuntimeError("the saved networks normalize observations, but normalize_observations is off")
 
+    def begin_from(self, state: dict[str, Tensor]) -> None:
+        """Begin a run with networks, masks and normalizer of another run's `state`. Target networks become equal.
+
+        Optimizers, the number of updates and the generator stay new. Raises KeyError or RuntimeError when names or
+        shapes differ.
+        """
+        for role, network in self.networks.items():
+            network.begin_from(below(self.state_names[role][0], state))
+        if self._normalizer is not None:
+            self._normalizer.load_state_dict(below("normalizer", state))
+
 
 def annealed(start: float, end: float | None, progress: float) -> float:
     """The value that goes linearly from `start` to `end` as `progress` goes from 0 to 1; `start` without `end`."""

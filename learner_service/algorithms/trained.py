@@ -92,6 +92,18 @@ class Minimizer:
             self.topology.load_state(topology)
         self._adam.load_state(state)
 
+    def begin_from(self, state: Mapping[str, Tensor]) -> None:
+        """Take parameters and masks of another run's `state`, and begin with a new optimizer.
+
+        Raises KeyError or RuntimeError when names, shapes or densities differ.
+        """
+        load_vector(self._online, state["parameters"])
+        topology = below("topology", state)
+        if self.topology is not None:
+            self.topology.begin_from(topology)
+        elif topology:
+            raise RuntimeError("its networks are sparse, and those of this run are dense")
+
 
 class TrainedNetwork(Minimizer, Generic[M]):
     """A network with its minimizer, its target network, and FLOPs.
@@ -151,6 +163,12 @@ class TrainedNetwork(Minimizer, Generic[M]):
         for target in self.parameters[1:]:
             state[target_name] = target.vector.clone()
         return state
+
+    def begin_from(self, state: Mapping[str, Tensor]) -> None:
+        """As in `Minimizer`. The target network becomes equal to the network."""
+        super().begin_from(state)
+        if self.parameters[1:]:
+            self.copy_to_target()
 
     def load_named_state(self, state: Mapping[str, Tensor], name: str, target_name: str) -> None:
         """Restore what `named_state` returned; raises the errors of `load_state`."""

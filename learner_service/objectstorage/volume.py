@@ -228,7 +228,7 @@ class Volume:
                 if beginning and _updates(manifest.files) <= above:
                     return "", CheckpointScan()
                 files = {path: parts for path, parts in manifest.files.items() if path.startswith(beginning)}
-                self._download(files, folder)
+                download(self.generations, files, folder)
                 require_whole_documents(folder)
                 checkpoint = find_newest(folder / "checkpoints")
                 for reason in checkpoint.damaged.values():
@@ -251,20 +251,25 @@ class Volume:
             raise InvalidInputError(f"{self.generations.url}: none of {damaged} generations is whole")
         return "", CheckpointScan()
 
-    def _download(self, files: Mapping[str, tuple[Part, ...]], folder: Path) -> None:
-        nbytes = sum(part.size for parts in files.values() for part in parts)
-        if nbytes > (free := shutil.disk_usage(folder).free):
-            raise UserError(f"--run-directory: the run to restore has {nbytes} bytes, {free} are free")
-        if len(files) > _MOST_FILES:
-            raise InvalidInputError(f"expected at most {_MOST_FILES} files, got {len(files)}")
-        for path, parts in files.items():
-            target = folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as file:
-                for data in self.generations.content(parts):
-                    file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+
+def download(generations: Generations, files: Mapping[str, tuple[Part, ...]], folder: Path) -> None:
+    """Write files of a generation below a folder, durably.
+
+    Raises UserError when they do not fit on the disk, and the errors of `Generations.content`.
+    """
+    nbytes = sum(part.size for parts in files.values() for part in parts)
+    if nbytes > (free := shutil.disk_usage(folder).free):
+        raise UserError(f"--run-directory: the files to download have {nbytes} bytes, {free} are free")
+    if len(files) > _MOST_FILES:
+        raise InvalidInputError(f"expected at most {_MOST_FILES} files, got {len(files)}")
+    for path, parts in files.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as file:
+            for data in generations.content(parts):
+                file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def require_whole_documents(folder: Path) -> None:

@@ -31,7 +31,7 @@ class ReplayBuffer(SegmentBuffer):
         moments: ObservationMoments | None = None,
         goals: OtherGoals | None = None,
     ) -> None:
-        """The limiter starts with the transitions that the store already has.
+        """The limiter starts with the transitions of this run that the store already has.
 
         moments: count these at first use, or after `load_state_dict`. goals: for drawn transitions, with hindsight.
         """
@@ -42,7 +42,12 @@ class ReplayBuffer(SegmentBuffer):
         limiter.load_state_dict({"inserts": store.total_transitions, "samples": limiter.samples})
         segments = store.segments
         damaged = segments.damaged or segments.dropped
-        self._await_enough(segments.checked_transitions if damaged else segments.transitions)
+        stored = segments.checked_transitions if damaged else segments.transitions
+        if stored > store.total_transitions:
+            # The others are of another run, which `init_replay` has brought here.
+            limiter.begin_with(max(0, store.total_transitions + limiter.min_size_to_sample - stored))
+        else:
+            self._await_enough(stored)
 
     def empty_batch(self, size: int, allocate: Allocate = np.empty) -> Batch:
         """Columns with room for every batch of `size` transitions; see `n_step.empty_batch`."""

@@ -139,6 +139,15 @@ class RateLimiter:
             self._least_inserts = max(self._least_inserts, inserts)
             self._set_offset()
 
+    def begin_with(self, inserts: int) -> None:
+        """Allow sampling from this total of inserts on, below min_size, because the rest is there already.
+
+        diff is then min_size * samples_per_insert, as after the first min_size inserts of a run that begins empty.
+        """
+        with self._changed:
+            self._least_inserts = inserts
+            self._offset = (inserts - self.min_size_to_sample) * self.samples_per_insert - self.samples
+
     def can_sample(self, n: int) -> bool:
         """Whether sampling `n` transitions is allowed now. A refusal makes `n` the demand for the extra insert rule."""
         with self._changed:

@@ -133,6 +133,12 @@ class SegmentBuffer(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a checkpoint's state. Raises ValueError when the moments are of other observations."""
 
+    def begin_from(self, state: dict[str, Any]) -> None:
+        """Begin a run with the statistics in another run's state. Counts and transitions stay those of this run."""
+        with self._lock:
+            if self._moments and state.get("moments"):
+                self._moments.load_state(state["moments"], 0)
+
     @abstractmethod
     def _on_insert(self, segment: Segment, inserted: Inserted) -> int:
         """Record a stored segment, under the lock. Returns the number to count as inserts at the limiter."""

@@ -137,6 +137,13 @@ class RolloutQueue(SegmentBuffer):
                 self._reward_scale.load_state(state["reward_scale"])
             self._wait_from(state["next_segment"], state["used"], state["dropped"])
 
+    def begin_from(self, state: dict[str, Any]) -> None:
+        """As in `SegmentBuffer`, with the scale of rewards."""
+        super().begin_from(state)
+        with self._lock:
+            if self._reward_scale and state.get("reward_scale"):
+                self._reward_scale.begin_from(state["reward_scale"])
+
     def _wait_from(self, next_segment: int, used: int, dropped: int) -> None:
         # The files of the replay may have been removed, or be older than the checkpoint.
         directory = self._store.directory

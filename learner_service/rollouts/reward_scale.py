@@ -72,3 +72,7 @@ class RewardScale:
         self._going.clear()
         for key, life, next_, kept in state["going"]:
             self._going[bytes.fromhex(key), life] = (next_, np.array(kept, np.float64))
+
+    def begin_from(self, state: dict[str, Any]) -> None:
+        """Take the deviation of another run's `state`. Its returns end with it."""
+        self._moments.load_state(state["moments"], 0)

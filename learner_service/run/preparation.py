@@ -5,7 +5,9 @@ import logging
 import shutil
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from actorq import wire
@@ -15,6 +17,7 @@ from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import EnvironmentReset, Receipt
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError, foreign_cause
 from actorq.statefiles.documents import copy_of, read_either, remove_both, write_twice
+from actorq.statefiles.tolerance import Tolerated
 from actorq.tasks import may_be_left
 from actorq.text import one_line
 from learner_service.actors.members import Member
@@ -25,6 +28,7 @@ from learner_service.run.evaluations import count_file
 from learner_service.run.lifecycle import Lifecycle
 from learner_service.run.records import Records
 from learner_service.training.checkpoint import Checkpoints, LearnerState
+from learner_service.training.source import opened_source
 from learner_service.training.training import Training, build_training
 
 _log = logging.getLogger(__name__)
@@ -190,12 +194,21 @@ class Preparation:
     def _make(self, spec: EnvironmentSpec, on_receipt: Callable[[Receipt], None]) -> tuple[Training, PolicyGraph]:
         identity = self.records.identity
         opening = wire.Opening(identity.run_id, self._config.scheme, identity.lineage)
-        training, graph = build_training(
-            *(self._config, spec, self._directory, opening, self.client, self.restored),
-            save=lambda updates: self.lifecycle.save(training, updates),
-            on_receipt=on_receipt,
-            published=self._published,
-        )
+        with ExitStack() as stack:
+            source = None
+            if self._config.init_from is not None and self.restored is None:
+                source = stack.enter_context(opened_source(self._config, self._directory, with_rows=True))
+            training, graph = build_training(
+                *(self._config, spec, self._directory, opening, self.client, self.restored),
+                save=lambda updates: self.lifecycle.save(training, updates),
+                on_receipt=on_receipt,
+                published=self._published,
+                source=source,
+            )
+        if source is not None:
+            # From now on the run resumes from its own files, whatever becomes of the other run.
+            first = Tolerated("the first checkpoint", "the run begins with the other run's networks until the next one")
+            first.attempt(partial(self.lifecycle.save, training, 0))
         return training, graph
 
     async def _reset(self) -> EnvironmentReset:

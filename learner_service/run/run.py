@@ -27,7 +27,9 @@ from learner_service.run.preparation import Preparation, finish_reset
 from learner_service.run.records import Records
 from learner_service.training.checkpoint import Checkpoints
 from learner_service.training.drawing import steps_per_policy
+from learner_service.training.source import opened_source
 from learner_service.training.training import Training
+from learner_service.training.warm_start import check_settings
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +71,10 @@ class Run:
             values = restored.values if restored else {}
             # A learner that may not go on with the run has written nothing.
             check_same_run(config, values, identity.read_environment())
+            if config.init_from is not None and restored is None:
+                # Its spaces are checked when the first actor has told those of the environment.
+                with opened_source(config, directory, with_rows=False) as source:
+                    check_settings(source, config)
             export.begin(identity.run_id)
             identity.write()
             if volume is not None:

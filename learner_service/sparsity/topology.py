@@ -1,7 +1,7 @@
 """The topology of a sparse network: only active weights are trained, and all others are exactly 0."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -115,4 +115,15 @@ class Topology:
         self.mask.copy_(mask)
         self._updates = int(state["updates"])
         self.generator.set_state(state["generator"].cpu())
+        self._apply(())
+
+    def begin_from(self, state: Mapping[str, Tensor]) -> None:
+        """Take the mask of another run's `state`. The schedule of its changes begins anew.
+
+        The method may be another one. Raises KeyError or RuntimeError when the structure or a density differs.
+        """
+        mask, signature = state["mask"], state["signature"]
+        if mask.shape != self.mask.shape or signature.tolist()[1:] != list(self.signature)[1:]:
+            raise RuntimeError("its networks have another sparsity or structure")
+        self.mask.copy_(mask)
         self._apply(())

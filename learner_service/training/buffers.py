@@ -47,9 +47,8 @@ def open_buffer(
     replay, moments = config.replay, None
     if config.normalize_observations and spec.vector is not None:
         moments = ObservationMoments(spec.vector.shape)
-    rows, further = _segment_rows(config, spec), config.further_columns(is_on_policy(algorithm))
     # Called after all checks of the settings, so that they raise before there are files.
-    opened = partial(ReplayStore.open, directory, spec, replay.capacity, further, rows)
+    opened = partial(open_store, config, spec, directory, sampled=is_on_policy(algorithm))
     if is_on_policy(algorithm):
         check_told(config, algorithm)
         size = algorithm.rollout_size
@@ -90,6 +89,16 @@ def open_buffer(
     if spec.goal is not None and names.copies:
         goals = OtherGoals(spec.goal, names, rng)
     return ReplayBuffer(store, sampler, limiter, returns, moments, goals)
+
+
+def open_store(
+    config: RunConfig, spec: EnvironmentSpec, directory: Path, sampled: bool = False, earlier_transitions: int = 0
+) -> ReplayStore:
+    """The store of a run in this folder. sampled: whether actions are drawn. Raises as `ReplayStore.open`."""
+    return ReplayStore.open(
+        *(directory, spec, config.replay.capacity, config.further_columns(sampled), _segment_rows(config, spec)),
+        earlier_transitions=earlier_transitions,
+    )
 
 
 def _returns(config: RunConfig, algorithm: Algorithm) -> Returns | DelayedReturns:

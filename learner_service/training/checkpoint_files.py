@@ -44,8 +44,8 @@ class CheckpointFiles:
             raise InvalidInputError(f"{error.filename}: {error.strerror}") from None
         if header["format"] != _FORMAT:
             raise UserError(
-                f"{folder}: expected a checkpoint of format {_FORMAT}, got {header['format']}; resume with the version "
-                "of ActorQ that wrote it"
+                f"{folder}: expected a checkpoint of format {_FORMAT}, got {header['format']}; use the version of "
+                "ActorQ that wrote it"
             )
         check_written(str(folder), header.get("contract", 1))
         digest = hashlib.sha256(tensors).hexdigest()

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,13 +31,15 @@ from learner_service.quantization.quantization_aware import QuantizationAware
 from learner_service.replay import DiskWatch, DynamicCapacity, Flusher, ReplayBuffer, SegmentBuffer
 from learner_service.rollouts import RolloutQueue
 from learner_service.training.batches import Batches, RolloutBatches, SampledBatches, dynamic_capacity
-from learner_service.training.buffers import check_sizes, open_buffer
+from learner_service.training.buffers import check_sizes, open_buffer, open_store
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.device import choose_device
 from learner_service.training.drawing import sampling_of
 from learner_service.training.publisher import Publisher
+from learner_service.training.source import Source
 from learner_service.training.threads import Threads, choose
 from learner_service.training.trainer import Trainer, takes_noise
+from learner_service.training.warm_start import begin_replay, begin_training, check_fits
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +81,9 @@ class Training:
                 # As configured, because the `name` of a user's class is no valid value of the flag.
                 "algorithm": self.config.algorithm,
                 "sparsity": self.config.sparsity.topology,
+                # For runs that begin with these networks (training.warm_start).
+                "spec": self.spec.to_json(),
+                "network_settings": self.config.network_settings,
                 "horizon": self.config.horizon,
                 "version": self.publisher.version,
                 "limiter": self.replay.state_dict(),
@@ -134,10 +140,12 @@ def build_training(
     save: Callable[[int], Path],
     on_receipt: Callable[[Receipt], None],
     published: int = 0,
+    source: Source | None = None,
 ) -> tuple[Training, PolicyGraph]:
     """Build the training, from a checkpoint's `state` when there is one. Blocks for a second or two.
 
-    published: the newest known version of the run. Later versions are above it.
+    published: the newest known version of the run. Later versions are above it. source: a checkpoint of another run,
+    with whose networks a run without `state` begins.
     Returns the training, not yet started, and the graph for its start. Raises UserError, and leaves nothing open, when
     algorithm, environment, replay or checkpoint do not fit.
     """
@@ -147,6 +155,8 @@ def build_training(
     algorithm: AnyAlgorithm = make_algorithm(config, spec, device)
     if config.learner.precision != FP32 and not hasattr(algorithm, "precision"):
         _log.warning("learner.precision %s: algorithm %s uses fp32", config.learner.precision, config.algorithm)
+    if source is not None:
+        check_fits(source, config, spec, algorithm)
     rng = np.random.default_rng(config.seed)
     values = state.values if state else {}
     # The trainer's thread starts later. It takes the number that was set last.
@@ -155,6 +165,8 @@ def build_training(
     chosen = choose(settled, spec, device, values.get("torch_threads"))
     try:
         earlier = values.get("limiter", {}).get("stored", 0)
+        if source is not None and config.init_replay:
+            begin_replay(source, directory / "replay", partial(open_store, config, spec))
         replay = open_buffer(config, spec, directory / "replay", algorithm, rng, earlier)
     except (ConflictError, ExhaustedError) as error:
         raise UserError(str(error)) from error
@@ -167,6 +179,8 @@ def build_training(
         intake = Intake(spec, replay, config.scheme, lambda: publisher.known_version)
         if state is not None:
             _restore(state, algorithm, replay, intake, rng)
+        elif source is not None:
+            begin_training(source, config, algorithm, replay)
         intake.account_for(replay.total_transitions)
         batches, dynamic = _batches(config, algorithm, replay, device, values)
         graph = _graph(directory / GRAPH_CACHE, algorithm, spec, greedy=dynamic is not None)

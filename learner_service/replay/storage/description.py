@@ -22,8 +22,7 @@ FORMAT_VERSION = 8
 """Changes with the meaning of rows or records. Version 8 has the sizes of actions, version 7 the further columns."""
 # Earlier versions, with the further columns that each of them means. Their rows and records are the same.
 _EARLIER: Mapping[object, tuple[str, ...] | None] = {4: (), 5: (GREEDY_ACTIONS,), 6: (LOG_PROBABILITIES,), 7: None}
-# What needs each further column, and how to resume with and without it.
-_NEEDED_BY = {
+NEEDED_BY = {
     GREEDY_ACTIONS: ("dynamic_capacity", "--dynamic-capacity.enabled", "--no-dynamic-capacity.enabled"),
     LOG_PROBABILITIES: ("an on-policy algorithm", "", ""),
     **{
@@ -32,6 +31,7 @@ _NEEDED_BY = {
         for name in each.names
     },
 }
+"""What needs each further column, and the flags of a run with and without it."""
 _ELSEWHERE = "start this run in another directory, or remove this one to start empty"
 
 
@@ -106,7 +106,7 @@ def require_same(directory: Path, spec: EnvironmentSpec, capacity: int, further:
 
 def _require_columns(directory: Path, found: Sequence[str], expected: Sequence[str]) -> None:
     for name in sorted(set(found) ^ set(expected)):
-        user, with_it, without_it = _NEEDED_BY.get(name, ("another version", "", ""))
+        user, with_it, without_it = NEEDED_BY.get(name, ("another version", "", ""))
         words = name.replace("_", " ")
         fault = f"{words}, which only {user} uses" if name in found else f"no {words}, which {user} needs"
         flag = with_it if name in found else without_it

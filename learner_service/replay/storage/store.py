@@ -17,10 +17,10 @@ Disk space is taken before rows are written, so no store instruction can fail.
 import contextlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from actorq.domain.columns import columns_of
+from actorq.domain.columns import Array, columns_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Segment
 from actorq.errors import ConflictError, ExhaustedError, InvalidInputError, UnavailableError, UserError
@@ -182,11 +182,7 @@ class ReplayStore:
             wanted, came = ("some", "none") if name in self._sent else ("none", "some")
             raise InvalidInputError(f"segment: {name}: the run's replay keeps {wanted}, got {came}")
         rows = segment_rows(segment.steps, segment.environments, self.spec.frame_stack)
-        if 2 * rows > self.capacity:
-            raise ExhaustedError(
-                f"replay: a segment may take at most half of {self.capacity} rows, got {rows}; "
-                "send shorter segments or raise the replay capacity"
-            )
+        self._require_room(rows)
         start = self.segments.place(rows)
         # First the steps that can fail, before anything is evicted.
         self._reserve(start + rows)
@@ -211,6 +207,32 @@ class ReplayStore:
         self.sequences.advance(source)
         return Inserted(start, record.stop, evicted)
 
+    def adopt(self, record: Record, rows: Sequence[Array], follows: bool) -> None:
+        """Store a segment of another run. It counts as no transition of this run, and as acted by no version of it.
+
+        record: of the other run, with the source that the segment has here. rows: of `Columns.checksummed`, in its
+        order. follows: as in `Segment`. Raises ExhaustedError and UnavailableError as `insert` does.
+        """
+        self._require_room(record.rows)
+        start = self.segments.place(record.rows)
+        stop = start + record.rows
+        self._reserve(stop)
+        self._cover_next_record()
+        self.segments.make_room(start, stop)
+        for (_, column), values in zip(self._columns.checksummed, rows, strict=True):
+            column[start:stop] = values
+        self.policy_versions[start:stop] = 0
+        self.priorities[start:stop] = 0
+        record = replace(
+            record,
+            index=self.directory.head,
+            start=start,
+            cumulative_transitions=self.total_transitions,
+            checksum=self._columns.checksum(start, stop),
+        )
+        self.segments.commit(record, follows)
+        self.sequences.advance(record.source)
+
     def reserve_ahead(self) -> bool:
         """Take disk space for the next inserts if little is left. Returns False when the disk is full."""
         with contextlib.suppress(UnavailableError):
@@ -232,6 +254,13 @@ class ReplayStore:
             self._columns.close()
             self.directory.file.close()
             self._lock.close()
+
+    def _require_room(self, rows: int) -> None:
+        if 2 * rows > self.capacity:
+            raise ExhaustedError(
+                f"replay: a segment may take at most half of {self.capacity} rows, got {rows}; "
+                "send shorter segments or raise the replay capacity"
+            )
 
     def _reserve(self, rows: int) -> None:
         """Take disk space for the first `rows` rows, and more if possible. Raises UnavailableError."""

@@ -1,0 +1,104 @@
+"""Environment steps of a warm start on a changed CartPole, beside those of a fresh run with the same settings.
+
+For each seed, a run solves CartPole-v1 first. On a CartPole whose pole is three times as long, a fresh run, a run that
+begins with the networks of the first one (`--init-from`), and one that begins with its replay too (`--init-replay`)
+then train until 20 greedy episodes of the int8 policy have a mean return of at least 475. Steps are those of the changed
+CartPole alone. One seed gives no verdict.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
+from benchmarks.runs import refusal, train
+
+_TARGET_RETURN = 475.0
+_LENGTH = 1.5
+_WRAPPER = "benchmarks.environments.changed:Physics"
+
+
+def _flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds 1 to N (default: 5)")
+    parser.add_argument(
+        "--length", type=float, default=_LENGTH, metavar="M", help=f"half length of the pole in m (default: {_LENGTH})"
+    )
+    parser.add_argument("rest", nargs="*", help="more flags for actorq train on the changed CartPole, after --")
+
+
+def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
+    runs: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as directory:
+        for seed in range(1, arguments.seeds + 1):
+            runs.append(_of_seed(Path(directory), seed, arguments.length, arguments.rest))
+            print(_row(runs[-1]), flush=True)
+    figures = {
+        "length": arguments.length,
+        "runs": runs,
+        "median_steps": {
+            start: statistics.median(run[start]["environment_steps"] for run in runs) for start in _STARTS
+        },
+    }
+    of_all = [run[start] for run in runs for start in ("source", *_STARTS)]
+    return figures, without_verdict(targets(figures), refusal(of_all))
+
+
+def _starts(source: Path) -> dict[str, list[str]]:
+    """The flags of each way to begin."""
+    warm = ["--init-from", str(source)]
+    return {"fresh": [], "warm": warm, "warm_with_replay": [*warm, "--init-replay"]}
+
+
+_STARTS = tuple(_starts(Path()))
+
+
+def _of_seed(directory: Path, seed: int, length: float, rest: Sequence[str]) -> dict[str, Any]:
+    source = directory / f"source-{seed}"
+    common = ["--environment", "CartPole-v1", "--seed", str(seed)]
+    changed = ["--environment-wrappers", f"[{{{_WRAPPER}: {{length: {length}}}}}]", *rest]
+    found: dict[str, Any] = {"seed": seed, "source": _kept(train(source, common))}
+    for start, flags in _starts(source).items():
+        found[start] = _kept(train(directory / f"{start}-{seed}", [*common, *changed, *flags]))
+    return found
+
+
+def _kept(run: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a run. first_return: of its first evaluation, which is that of one of its first policies."""
+    names = ("seed", "solved", "environment_steps", "updates", "wall_clock_s", "conditions")
+    return {
+        **{name: run[name] for name in names},
+        "mean_return": run["evaluation"]["mean_return"],
+        "first_return": run["evaluations"][0]["mean_return"],
+    }
+
+
+def targets(figures: dict[str, Any]) -> list[Target]:
+    """At most half of the steps, in the median of all seeds."""
+    runs, medians = figures["runs"], figures["median_steps"]
+    solved = [run[start]["solved"] and run[start]["mean_return"] >= _TARGET_RETURN for run in runs for start in _STARTS]
+    found = [
+        Target("runs on the changed CartPole that reach a return of 475", sum(solved), len(solved), at_most=False),
+        Target("median steps with the networks, as a share of a fresh run", medians["warm"] / medians["fresh"], 0.5),
+        Target(
+            "median steps with networks and replay, as a share of a fresh run",
+            medians["warm_with_replay"] / medians["fresh"],
+            0.5,
+        ),
+    ]
+    return without_verdict(found, ONE_SEED if len(runs) == 1 else "")
+
+
+def _row(run: dict[str, Any]) -> str:
+    steps = ", ".join(
+        f"{start.replace('_', ' ')} {run[start]['environment_steps']:,} steps{'' if run[start]['solved'] else ' NOT solved'}"
+        for start in _STARTS
+    )
+    return f"seed {run['seed']}: {steps}; first return {run['warm']['first_return']:.1f}"
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark(__doc__ or "", _flags, _measure))
