@@ -2,8 +2,8 @@
 
 For each seed, a run solves CartPole-v1 first. On a CartPole whose pole is three times as long, a fresh run, a run that
 begins with the networks of the first one (`--init-from`), and one that begins with its replay too (`--init-replay`)
-then train until 20 greedy episodes of the int8 policy have a mean return of at least 475. Steps are those of the changed
-CartPole alone. One seed gives no verdict.
+then train until 20 greedy episodes of the int8 policy have a mean return of at least 475. Steps are those of the
+changed CartPole alone. One seed gives no verdict.
 """
 
 import argparse
@@ -94,7 +94,8 @@ def targets(figures: dict[str, Any]) -> list[Target]:
 
 def _row(run: dict[str, Any]) -> str:
     steps = ", ".join(
-        f"{start.replace('_', ' ')} {run[start]['environment_steps']:,} steps{'' if run[start]['solved'] else ' NOT solved'}"
+        f"{start.replace('_', ' ')} {run[start]['environment_steps']:,} steps"
+        + ("" if run[start]["solved"] else " NOT solved")
         for start in _STARTS
     )
     return f"seed {run['seed']}: {steps}; first return {run['warm']['first_return']:.1f}"

@@ -11,7 +11,7 @@ from actorq.config.run_config import RunConfig
 from actorq.errors import InvalidInputError, UserError
 from learner_service.run.run import Run
 from learner_service.training.checkpoint import LearnerState, find_newest
-from tests.learner_service.learner_parts import SPEC, config, on_a_loop, segment, store
+from tests.learner_service.learner_parts import SPEC, config, on_a_loop, segment, store, until
 from tests.learner_service.run.run_parts import a_run, opened
 from tests.learner_service.run.test_preparation import WIDE
 
