@@ -84,7 +84,9 @@ def _found(path: Path) -> Source:
         raise UserError(f"init_from: expected the folder of a run or of a checkpoint, got {path}, which does not exist")
     if path.is_file():
         if path.name not in _FILES:
-            raise UserError(f"init_from: expected {' or '.join(_FILES)} of a checkpoint, got {path}")
+            raise UserError(
+                f"init_from: expected {' or '.join(_FILES)} of a checkpoint, got {path}; give the run's folder"
+            )
         path = path.parent
     if any((path / name).exists() for name in _FILES):
         return _of_checkpoint(path)

@@ -27,10 +27,8 @@ _OTHERWISE = "or begin without --init-from"
 
 def check_settings(source: Source, config: RunConfig) -> None:
     """Raise UserError when the run of this configuration cannot have the source's networks."""
-    values = source.state.values
-    if (algorithm := values.get("algorithm")) != config.algorithm:
-        raise _refusal(source, "algorithm", algorithm, config.algorithm, f"give --algorithm {algorithm}")
-    here = config.network_settings
+    _check_algorithm(source, config)
+    values, here = source.state.values, config.network_settings
     # Checkpoints of earlier versions do not have them. Then the shapes of the parameters decide.
     for name, there in values.get("network_settings", {}).items():
         if name in here and there != here[name]:
@@ -53,7 +51,7 @@ def check_fits(source: Source, config: RunConfig, spec: EnvironmentSpec, algorit
     Other dynamics, rewards and time limits are no fault. With `init_replay`, the bounds of actions have to be equal
     too, and the replay has to have all columns of the run.
     """
-    check_settings(source, config)
+    _check_algorithm(source, config)
     if config.init_replay and is_on_policy(algorithm):
         raise UserError(
             f"init_replay: expected an algorithm with a replay, got {config.algorithm}, which is on-policy; leave "
@@ -70,6 +68,7 @@ def check_fits(source: Source, config: RunConfig, spec: EnvironmentSpec, algorit
         replay = replace(adoptable(folder, _further(config, spec)), indicators=spec.indicators)
         for fault in _differences(replay, spec, with_bounds=False):
             raise UserError(f"init_replay: {fault} in {folder}; leave --init-replay out")
+    check_settings(source, config)
 
 
 def begin_replay(source: Source, directory: Path, make: Callable[[Path], ReplayStore]) -> None:
@@ -121,6 +120,11 @@ def begin_networks(source: Source, config: RunConfig, algorithm: AnyAlgorithm) -
             f"init_from: the networks in {source.checkpoint} do not fit those of this run: "
             f"{' '.join(str(error).split())}; give the settings of that run, {_OTHERWISE}"
         ) from error
+
+
+def _check_algorithm(source: Source, config: RunConfig) -> None:
+    if (algorithm := source.state.values.get("algorithm")) != config.algorithm:
+        raise _refusal(source, "algorithm", algorithm, config.algorithm, f"give --algorithm {algorithm}")
 
 
 def _differences(there: EnvironmentSpec, here: EnvironmentSpec, with_bounds: bool) -> Iterator[str]:
