@@ -9,8 +9,8 @@ from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.domain.spaces import EnvironmentSpec
 from learner_service.algorithms import make_algorithm
+from learner_service.objectstorage.copies import opened_source
 from learner_service.training.device import choose_device
-from learner_service.training.source import opened_source
 from learner_service.training.warm_start import begin_networks, check_fits
 
 

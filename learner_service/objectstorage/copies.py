@@ -1,22 +1,52 @@
-"""Downloads files of the newest generation of another run. Nothing in the storage changes."""
+"""Opens the run from which a run begins: a folder, or copies in object storage. Nothing of it changes."""
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from actorq.config.run_config import RunConfig
 from actorq.errors import InvalidInputError, NotFoundError, UnavailableError, UserError
 from learner_service.objectstorage.generations import Generations
 from learner_service.objectstorage.store import ObjectStore
 from learner_service.objectstorage.volume import download
+from learner_service.training.source import CHECKPOINTS, Source, read_source
 
 _log = logging.getLogger(__name__)
 
 _SETTING = "init_from"
 _FOLDER = "file://"
+_DOWNLOADED = ".source-"
 
 
-def download_newest(url: str, endpoint: str, folder: Path, beginnings: Sequence[str]) -> None:
+@contextmanager
+def opened_source(config: RunConfig, work: Path, with_rows: bool) -> Iterator[Source]:
+    """The checkpoint that `init_from` names: the newest whole one of a run, or exactly this one.
+
+    work: folder for downloads, which stay as long as the context. with_rows: download the rows of the replay, too.
+    Raises UserError when there is no whole checkpoint, or when a later version of ActorQ wrote it.
+    """
+    given = config.init_from
+    assert given is not None
+    if "://" not in given:
+        yield read_source(Path(given))
+        return
+    for leftover in work.glob(f"{_DOWNLOADED}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    with TemporaryDirectory(prefix=_DOWNLOADED, dir=work) as name:
+        folder = Path(name)
+        replay = ("replay/",) if with_rows else ("replay/meta",)
+        names = (f"{CHECKPOINTS}/", "environment.", *(replay if config.init_replay else ()))
+        try:
+            _download_newest(given, config.checkpoint.object_storage_endpoint, folder, names)
+        except OSError as error:
+            raise UserError(f"{_SETTING}: {given} cannot be downloaded: {error.strerror or error}") from None
+        yield read_source(folder)
+
+
+def _download_newest(url: str, endpoint: str, folder: Path, beginnings: Sequence[str]) -> None:
     """Download those files of the newest whole generation with a checkpoint that begin with one of these texts.
 
     endpoint: of an S3-compatible service; empty for AWS. Raises UserError when there is no whole generation, and when
@@ -32,7 +62,7 @@ def download_newest(url: str, endpoint: str, folder: Path, beginnings: Sequence[
         for name in generations.manifests():
             try:
                 files = generations.read(name).files
-                if any(path.startswith("checkpoints/") for path in files):
+                if any(path.startswith(f"{CHECKPOINTS}/") for path in files):
                     chosen = {path: parts for path, parts in files.items() if path.startswith(tuple(beginnings))}
                     download(generations, chosen, folder)
                     _log.info("%s: generation %s of %s is downloaded", _SETTING, name, url)

@@ -23,12 +23,12 @@ from actorq.text import one_line
 from learner_service.actors.members import Member
 from learner_service.actors.storage_thread import StorageThread
 from learner_service.actors.streams import Streams
+from learner_service.objectstorage.copies import opened_source
 from learner_service.replay import LastSequences, SegmentSource
 from learner_service.run.evaluations import count_file
 from learner_service.run.lifecycle import Lifecycle
 from learner_service.run.records import Records
 from learner_service.training.checkpoint import Checkpoints, LearnerState
-from learner_service.training.source import opened_source
 from learner_service.training.training import Training, build_training
 
 _log = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from actorq.statefiles.tolerance import Tolerated
 from learner_service.actors.shares import PATIENCE_S, Shares
 from learner_service.actors.storage_thread import StorageThread
 from learner_service.actors.streams import Streams
+from learner_service.objectstorage.copies import opened_source
 from learner_service.objectstorage.policy_export import PolicyExport
 from learner_service.objectstorage.uploader import Uploader
 from learner_service.objectstorage.volume import open_volume
@@ -27,7 +28,6 @@ from learner_service.run.preparation import Preparation, finish_reset
 from learner_service.run.records import Records
 from learner_service.training.checkpoint import Checkpoints
 from learner_service.training.drawing import steps_per_policy
-from learner_service.training.source import opened_source
 from learner_service.training.training import Training
 from learner_service.training.warm_start import check_settings
 

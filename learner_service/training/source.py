@@ -2,26 +2,20 @@
 
 import logging
 import re
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import safetensors.torch
 
-from actorq.config.run_config import RunConfig
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import InvalidInputError, UserError
 from actorq.statefiles.documents import read_either
-from learner_service.objectstorage.copies import download_newest
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.checkpoint_files import CheckpointFiles
 
 _log = logging.getLogger(__name__)
 
-_CHECKPOINTS = "checkpoints"
+CHECKPOINTS = "checkpoints"
 _FILES = ("state.json", "tensors.safetensors")
 # A run has these files before its first checkpoint.
 _OF_RUN = ("run.json", "config.yaml")
@@ -29,7 +23,6 @@ _OF_RUN = ("run.json", "config.yaml")
 _NAME = re.compile(r"\d+(\.replaced)?")
 # Tries to read a checkpoint of a run that goes on, and may replace or remove it meanwhile.
 _TRIES = 5
-_DOWNLOADED = ".source-"
 
 
 @dataclass(frozen=True)
@@ -46,33 +39,12 @@ class Source:
     replay: Path | None
 
 
-@contextmanager
-def opened_source(config: RunConfig, work: Path, with_rows: bool) -> Iterator[Source]:
+def read_source(path: Path) -> Source:
     """The checkpoint that `init_from` names: the newest whole one of a run, or exactly this one.
 
-    work: folder for downloads, which stay as long as the context. with_rows: download the rows of the replay, too.
-    Raises UserError when there is no whole checkpoint, or when a later version of ActorQ wrote it.
+    path: a folder or file within a run. Raises UserError when there is no whole checkpoint, or when a later version of
+    ActorQ wrote it.
     """
-    given = config.init_from
-    assert given is not None
-    if "://" not in given:
-        yield _read(Path(given))
-        return
-    for leftover in work.glob(f"{_DOWNLOADED}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    with TemporaryDirectory(prefix=_DOWNLOADED, dir=work) as name:
-        folder = Path(name)
-        replay = ("replay/",) if with_rows else ("replay/meta",)
-        names = (f"{_CHECKPOINTS}/", "environment.", *(replay if config.init_replay else ()))
-        try:
-            download_newest(given, config.checkpoint.object_storage_endpoint, folder, names)
-        except OSError as error:
-            raise UserError(f"init_from: {given} cannot be downloaded: {error.strerror or error}") from None
-        yield _read(folder)
-
-
-def _read(path: Path) -> Source:
-    """The checkpoint in a run, or at a path within a run. Raises UserError."""
     try:
         return _found(path)
     except OSError as error:
@@ -90,20 +62,20 @@ def _found(path: Path) -> Source:
         path = path.parent
     if any((path / name).exists() for name in _FILES):
         return _of_checkpoint(path)
-    folder = path if path.name == _CHECKPOINTS else path / _CHECKPOINTS
+    folder = path if path.name == CHECKPOINTS else path / CHECKPOINTS
     if folder.is_dir():
         return _newest(folder)
     if any((path / name).exists() for name in _OF_RUN):
         raise UserError(_without_checkpoint(path))
     raise UserError(
-        f"init_from: expected the folder of a run or of a checkpoint, got {path}, which has no {_CHECKPOINTS}; give "
+        f"init_from: expected the folder of a run or of a checkpoint, got {path}, which has no {CHECKPOINTS}; give "
         "the --run-directory of the other run"
     )
 
 
 def _of_checkpoint(folder: Path) -> Source:
     try:
-        return _source(folder, folder.parent.parent if folder.parent.name == _CHECKPOINTS else None)
+        return _source(folder, folder.parent.parent if folder.parent.name == CHECKPOINTS else None)
     except InvalidInputError as error:
         raise UserError(f"init_from: checkpoint {folder} is damaged ({error}); give another one of its run") from None
 

@@ -325,3 +325,22 @@ def sweep() -> str:
         values = (f"{value:.4g}" if isinstance(value, float) else value for value in trial["params"].values())
         rows.append((f"{bold}{trial['number']}{bold}", trial["state"], trial["steps"], trial["seconds"], *values))
     return table(("trial", "state", "environment steps", "seconds", *(f"`{name}`" for name in names)), rows)
+
+
+def warmstart() -> str:
+    """Environment steps of each way to begin, by seed, and their medians."""
+    found = figures("warmstart")
+    names = {"fresh": "new networks", "warm": "networks of the first run", "warm_with_replay": "with its replay too"}
+    rows = [
+        (
+            run["seed"],
+            run["warm"]["first_return"],
+            *(run[start]["environment_steps"] for start in names),
+            f"{run['warm']['environment_steps'] / run['fresh']['environment_steps']:.2f}",
+        )
+        for run in found["runs"]
+    ]
+    medians = found["median_steps"]
+    share = f"{medians['warm'] / medians['fresh']:.2f}"
+    head = ("seed", "return before training", *(f"steps: {name}" for name in names.values()), "share of the steps")
+    return table(head, [*rows, ("median", "", *(medians[start] for start in names), share)])

@@ -24,7 +24,7 @@ from benchmarks.policy.sparse_policy import DenseCost
 from benchmarks.processor import NO_DOT_PRODUCT
 from benchmarks.quantize import __main__ as quantize
 from benchmarks.speedup import actorq, start
-from benchmarks.training import cartpole, joint, returns, rlx2, sweep
+from benchmarks.training import cartpole, joint, returns, rlx2, sweep, warmstart
 from benchmarks.training.rlx2_tasks import TASKS
 
 ROOT = Path(__file__).parents[2]
@@ -171,6 +171,7 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "start": lambda figures: start.targets(figures["runs"]),
     "start_without_vnni": lambda figures: start.targets(figures["runs"]),
     "sweep": sweep.targets,
+    "warmstart": warmstart.targets,
     "swap": lambda figures: swap.targets({int(width): of for width, of in figures["widths"].items()}),
 }
 

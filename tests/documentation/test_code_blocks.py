@@ -61,6 +61,7 @@ RUN_ELSEWHERE = {
     "docs/tutorials/algorithm.md": "tests/learner_service/algorithms/test_algorithm_examples.py",
 }
 ENVIRONMENTS = "docs/tutorials/environment.md"
+FINE_TUNING = "docs/tutorials/fine-tuning.md"
 FOREIGN = "docs/tutorials/foreign-policy.md"
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
@@ -134,7 +135,7 @@ def test_a_file_can_be_read(block: Block) -> None:
 def test_python_compiles_and_a_test_runs_it(block: Block) -> None:
     compile(block.code, str(block), "exec")
     elsewhere = RUN_ELSEWHERE.get(block.page)
-    assert block.reason or elsewhere or block.page in {ENVIRONMENTS, FOREIGN}, "no test runs this block"
+    assert block.reason or elsewhere or block.page in {ENVIRONMENTS, FINE_TUNING, FOREIGN}, "no test runs this block"
     assert elsewhere is None or Path(block.page).name in (ROOT / elsewhere).read_text(encoding="utf-8")
 
 
@@ -149,6 +150,21 @@ def test_the_environments_of_the_tutorial_are_trained(tmp_path: Path) -> None:
         module, *arguments = ["actorq_apps.cli.main", *words, *ends] if trains else words[1:]
         completed = run(module, *arguments, cwd=tmp_path, timeout=120)
         assert completed.returncode in ((0, 3) if trains else (0,)), completed.stderr
+
+
+def test_a_run_begins_with_the_networks_of_the_one_before_it(tmp_path: Path) -> None:
+    (code,) = (each.code for each in blocks("python", FINE_TUNING))
+    (tmp_path / "my_physics.py").write_text(code, encoding="utf-8")
+    commands = [each.code.replace("\\\n", " ") for each in blocks("sh", FINE_TUNING) if "s3://" not in each.code]
+    assert len(commands) == 3
+    for command in commands:
+        _, *words = shlex.split(command, comments=True)
+        ends = ("--max-environment-steps", "1500", "--evaluation.episodes", "1", "--no-energy.enabled")
+        completed = run("actorq_apps.cli.main", *words, *ends, cwd=tmp_path, timeout=120)
+        assert completed.returncode in (0, 3), completed.stderr
+    for name in ("long-pole", "long-pole-2"):
+        log = (tmp_path / "runs" / name / "logs" / "learner.log").read_text(encoding="utf-8")
+        assert "begins with the networks of" in log
 
 
 def test_the_policy_of_another_library_is_quantized_and_acts(tmp_path: Path) -> None:

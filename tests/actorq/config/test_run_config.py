@@ -1,5 +1,6 @@
 """The run's configuration and the arguments of a service process."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -330,3 +331,44 @@ def test_a_policy_that_is_limited_has_the_steps_that_the_next_one_takes() -> Non
 )
 def test_an_on_policy_algorithm_says_how_actions_are_drawn(changes: dict[str, Any], sampling: str) -> None:
     assert RunConfig.model_validate(changes).sampling == sampling
+
+
+def test_a_run_with_the_networks_of_another_takes_no_random_steps() -> None:
+    random = ExplorationConfig(random_steps=1000)
+    assert RunConfig(exploration=random).exploration_of(0, 0).random_steps > 0
+    assert RunConfig(exploration=random, init_from="/runs/other").exploration_of(0, 0).random_steps == 0
+
+
+def test_a_source_has_an_absolute_path_or_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parsed("--init-from", "runs/other")[0].init_from == str(tmp_path / "runs/other")
+    assert parsed("--init-from", "~/other")[0].init_from == str(Path.home() / "other")
+    assert parsed("--init-from", "s3://bucket/other")[0].init_from == "s3://bucket/other"
+    assert parsed("--init-from", "file:///mounted/other")[0].init_from == "file:///mounted/other"
+    assert parsed("--init-from", "none")[0].init_from is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "fact"),
+    [
+        (("--init-replay",), "init_replay needs init_from"),
+        (("--init-from", ""), "'init_from'.*at least 1 character"),
+        (("--init-from", "x" * 2000), "'init_from'.*at most 1024 characters"),
+        (("--init-from", "runs/a", "--init-replay", "--algorithm", "ppo"), "init_replay: expected an algorithm with a"),
+    ],
+)
+def test_a_source_that_cannot_be_is_refused(flags: tuple[str, ...], fact: str) -> None:
+    with pytest.raises(UserError, match=fact):
+        parsed(*flags)
+
+
+def test_a_resumed_run_keeps_its_source() -> None:
+    before, after = RunConfig(init_from="/runs/a"), RunConfig(init_from="/runs/b")
+    assert before.fixed["init_from"] != after.fixed["init_from"]
+
+
+def test_the_settings_that_networks_depend_on_are_json() -> None:
+    settings = RunConfig(algorithm="sac", environment="Pendulum-v1").network_settings
+    assert json.loads(json.dumps(settings)) == settings
+    assert settings["sac.hidden_sizes"] == [256, 256]
+    assert not [name for name in settings if name.startswith("dqn")]

@@ -63,6 +63,7 @@ def test_exploration_that_an_algorithm_does_not_have_is_told(algorithm: str, tol
         ({"sparsity": {"method": "dense", "actor": 0.5}}, "sparsity.actor", "dense"),
         ({"sparsity": {"method": "static", "until": 0.5}}, "sparsity.until", "masks never"),
         ({"sparsity": {"method": "rigl", "critic": 0.5}}, "sparsity.critic", "dqn"),
+        ({"init_from": "/run", "exploration": {"random_steps": 9}}, "exploration.random_steps", "init_from is given"),
         ({"sparsity": {"compressed_products": False}}, "sparsity.compressed_products", "no network"),
         ({"quantizer": {"gate": {"max_kl": 0.3}}}, "quantizer.gate.max_kl", "dqn"),
     ],

@@ -11,7 +11,7 @@ from learner_service.algorithms.base import is_on_policy
 from learner_service.policy.policy_graph import snapshot_parameters
 from tests.learner_service.algorithms import algorithm_parts as off_policy
 from tests.learner_service.algorithms import on_policy_parts as on_policy
-from tests.learner_service.algorithms.algorithm_parts import ALGORITHMS, BATCH, ones, random_batch, spec_of
+from tests.learner_service.algorithms.algorithm_parts import ALGORITHMS, BATCH, DISCRETE, ones, random_batch, spec_of
 
 RLX2 = {"method": "rlx2", "actor": 0.5, "critic": 0.5, "period_updates": 3}
 
@@ -23,7 +23,7 @@ def make(name: str, **changes: Any) -> Any:
 def trained(algorithm: Any, seed: int = 0) -> Any:
     rng = np.random.default_rng(seed)
     if is_on_policy(algorithm):
-        algorithm.learn([on_policy.random_trajectories(rng, on_policy.DISCRETE)], 0.0)
+        algorithm.learn([on_policy.random_trajectories(rng, DISCRETE)], 0.0)
     else:
         algorithm.update(random_batch(rng, spec_of(algorithm.name), 8 * BATCH), ones(8 * BATCH))
     return algorithm

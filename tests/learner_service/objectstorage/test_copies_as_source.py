@@ -10,7 +10,7 @@ from actorq.config.run_config import RunConfig
 from actorq.config.sections import CheckpointConfig
 from actorq.errors import UserError
 from actorq.statefiles.documents import write_twice
-from learner_service.training.source import opened_source
+from learner_service.objectstorage.copies import opened_source
 from tests.learner_service.learner_parts import SPEC
 from tests.learner_service.objectstorage.stored_runs import Storage, save
 from tests.learner_service.objectstorage.test_copies import storage

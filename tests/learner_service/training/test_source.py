@@ -9,20 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from actorq.config.run_config import RunConfig
 from actorq.errors import UserError
 from actorq.statefiles.documents import read_document, write_document, write_twice
 from learner_service.training.checkpoint import Checkpoints, LearnerState
-from learner_service.training.source import Source, opened_source
+from learner_service.training.source import read_source
 from tests.learner_service.learner_parts import SPEC
 
 NAMES = ("000000000008", "000000000016", "000000000024")
-
-
-def found(path: Path, **changes: Any) -> Source:
-    config = RunConfig(init_from=str(path), **changes)
-    with opened_source(config, path.parent, with_rows=True) as source:
-        return source
 
 
 def save(run: Path, updates: int) -> Path:
@@ -64,7 +57,7 @@ def test_a_run_gives_its_newest_checkpoint_and_a_path_within_it_gives_that_one(
     run: Path, place: str, updates: int
 ) -> None:
     before = digests(run)
-    source = found(run / place)
+    source = read_source(run / place)
     assert (source.state.updates, source.spec, source.replay) == (updates, SPEC, run / "replay")
     assert torch.equal(source.state.tensors["weights"], torch.full((4,), float(updates)))
     assert digests(run) == before
@@ -72,7 +65,7 @@ def test_a_run_gives_its_newest_checkpoint_and_a_path_within_it_gives_that_one(
 
 def test_a_checkpoint_that_was_moved_alone_has_no_replay(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run / "checkpoints" / NAMES[0], tmp_path / "alone")
-    source = found(tmp_path / "alone")
+    source = read_source(tmp_path / "alone")
     assert (source.state.updates, source.spec, source.replay) == (8, None, None)
 
 
@@ -81,7 +74,7 @@ def test_the_newest_whole_checkpoint_counts_and_the_damaged_one_stays_in_place(
 ) -> None:
     damage(run / "checkpoints" / NAMES[2])
     before = digests(run)
-    assert found(run).state.updates == 16
+    assert read_source(run).state.updates == 16
     assert digests(run) == before
     assert re.search(f"{NAMES[2]} is damaged", caplog.text)
 
@@ -90,7 +83,7 @@ def test_a_checkpoint_that_its_learner_replaces_at_this_moment_counts(run: Path)
     newest = run / "checkpoints" / NAMES[2]
     newest.rename(newest.with_suffix(".replaced"))
     before = digests(run)
-    assert found(run).state.updates == 24
+    assert read_source(run).state.updates == 24
     assert digests(run) == before
 
 
@@ -99,7 +92,7 @@ def test_a_checkpoint_that_its_learner_removes_meanwhile_is_no_damaged_one(
 ) -> None:
     listed = Path.iterdir
     monkeypatch.setattr(Path, "iterdir", lambda folder: iter(_then_newer(run, list(listed(folder)))))
-    assert found(run).state.updates == 32
+    assert read_source(run).state.updates == 32
     assert "damaged" not in caplog.text
 
 
@@ -135,7 +128,7 @@ def _then_newer(run: Path, folders: list[Path]) -> list[Path]:
 def test_a_source_without_a_whole_checkpoint_is_told_in_one_line(make: Any, fact: str, run: Path) -> None:
     path = make(run)
     with pytest.raises(UserError, match=f"^init_from: .*{fact}") as raised:
-        found(path)
+        read_source(path)
     assert "\n" not in str(raised.value)
 
 

@@ -4,6 +4,7 @@ import hashlib
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.actors.members import Member
 from learner_service.algorithms import make_algorithm
+from learner_service.objectstorage.copies import opened_source
 from learner_service.rollouts import RolloutQueue
 from learner_service.training.checkpoint import Checkpoints
-from learner_service.training.source import opened_source
 from learner_service.training.training import Training, build_training
 from learner_service.training.warm_start import begin_networks, check_fits
 from tests.builders import structured
@@ -58,11 +59,16 @@ def build(
     """Built and not started; with the networks that the settings name."""
     settings = settings or config()
     directory.mkdir(exist_ok=True)
-    arguments: Any = (settings, spec, directory, wire.Opening("run", "int8"), client, None, Path, lambda _: None)
+    make = partial(
+        build_training,
+        *(settings, spec, directory, wire.Opening("run", "int8"), client, None),
+        save=lambda updates: Path(str(updates)),
+        on_receipt=lambda _: None,
+    )
     if settings.init_from is None:
-        return build_training(*arguments)[0]
+        return make()[0]
     with opened_source(settings, directory, with_rows=True) as source:
-        return build_training(*arguments, source=source)[0]
+        return make(source=source)[0]
 
 
 def insert(training: Training, *sequences: int) -> None:
@@ -277,14 +283,14 @@ def test_a_checkpoint_in_no_run_has_no_replay(client: QuantizerClient, tmp_path:
 
 
 def test_an_algorithm_without_a_way_to_begin_is_refused(client: QuantizerClient, tmp_path: Path) -> None:
-    own = {"algorithm": "own_algorithms:LinearQ"}
+    own: dict[str, Any] = {"algorithm": "own_algorithms:LinearQ"}
     run = spec_of_checkpoint(client, tmp_path / "other", SPEC, **own)
     with pytest.raises(UserError, match=r"own_algorithms:LinearQ cannot begin .*no method begin_from"):
         fit(run, **own)
 
 
 def test_an_own_on_policy_algorithm_has_no_replay_to_begin_with(client: QuantizerClient, tmp_path: Path) -> None:
-    own = {"algorithm": "own_on_policy:Reinforce"}
+    own: dict[str, Any] = {"algorithm": "own_on_policy:Reinforce"}
     run = spec_of_checkpoint(client, tmp_path / "other", SPEC, **own)
     with pytest.raises(UserError, match="init_replay: expected an algorithm with a replay, got own_on_policy"):
         fit(run, init_replay=True, **own)
