@@ -64,8 +64,9 @@ def check_fits(source: Source, config: RunConfig, spec: EnvironmentSpec, algorit
             )
     if config.init_replay:
         folder = _replay_of(source)
-        # The description of a replay does not tell indicators, which do not matter to its rows.
-        replay = replace(adoptable(folder, _further(config, spec)), indicators=spec.indicators)
+        # The description of a replay does not tell these, which do not matter to its rows.
+        untold = {"indicators": spec.indicators, "environment_arguments": spec.environment_arguments}
+        replay = replace(adoptable(folder, _further(config, spec)), **untold)
         for fault in _differences(replay, spec, with_bounds=False):
             raise UserError(f"init_replay: {fault} in {folder}; leave --init-replay out")
     check_settings(source, config)
@@ -143,11 +144,19 @@ def _differences(there: EnvironmentSpec, here: EnvironmentSpec, with_bounds: boo
         yield f"actions: expected {here.sizes[part]} choices of {name}, got {there.sizes[part]}"
     if (here.sizes, here.actions.shape) != (there.sizes, there.actions.shape):
         yield f"actions: expected {here.actions_text}, got {there.actions_text}"
-    names = ("frame_stack", "goal", "indicators", "image", *(("actions",) if with_bounds else ()))
-    for name in names:
+    if (mine_seen := _images(here)) != (other_seen := _images(there)):
+        yield f"image_layout: expected images {mine_seen!r:.100}, got {other_seen!r:.100}"
+    for name in ("frame_stack", "goal", "indicators", *(("actions",) if with_bounds else ())):
         mine, other = getattr(here, name), getattr(there, name)
         if mine != other:
             yield f"{name}: expected {mine!r:.100}, got {other!r:.100}"
+
+
+def _images(spec: EnvironmentSpec) -> list[str]:
+    """The order of the axes of each image."""
+    if spec.leaves:
+        return [spec.image_of(leaf).layout for leaf in spec.leaves if leaf.kind == "image"]
+    return [] if spec.image is None else [spec.image.layout]
 
 
 def _text(name: str, leaf: Leaf | None) -> str:

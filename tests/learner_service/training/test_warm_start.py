@@ -15,6 +15,7 @@ import torch
 from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
+from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.actors.members import Member
@@ -226,6 +227,14 @@ def test_the_shapes_decide_for_a_checkpoint_that_tells_no_settings(client: Quant
         ),
         (SPEC, replace(SPEC, sizes=(3,)), r"actions: expected 3 choices of the head, got 2"),
         (SPEC, replace(SPEC, frame_stack=2), r"frame_stack: expected 2, got 1"),
+        (
+            structured.discrete(structured.NUMBERS, structured.IMAGE),
+            replace(
+                structured.discrete(structured.NUMBERS, structured.IMAGE),
+                environment_arguments=EnvironmentArguments({}, (), "channels-first"),
+            ),
+            r"image_layout: expected images \['channels-first'\], got \['channels-last'\]",
+        ),
         (
             structured.discrete(structured.NUMBERS, structured.CATEGORY),
             structured.discrete(structured.NUMBERS, replace(structured.CATEGORY, categories=7)),
