@@ -84,6 +84,8 @@ class Judge:
         self._solved_by: Evaluation | None = None
         # The evaluator of the newest evaluation that reached the target far above the actors' returns.
         self._witness = ""
+        # The newest unconfirmed evaluation, and the training that it is of.
+        self._waiting: tuple[Evaluation, Training] | None = None
         self._acting = acting_schemes(records.config.scheme)
         self._records = records
         self._evaluated = asyncio.Event()
@@ -155,6 +157,21 @@ class Judge:
         training = self._records.training
         return training is not None and self._reaches_target(evaluator, evaluation, training)
 
+    def reconsider(self) -> bool:
+        """Whether an unconfirmed evaluation solves the run now, because the actors' returns have come closer.
+
+        A run that begins with trained networks has such an evaluation before its actors have ended a whole episode.
+        """
+        if self._waiting is None or self._waiting[1] is not self._records.training:
+            return False
+        evaluation, training = self._waiting
+        if training.intake.doubt(evaluation) or not training.intake.agrees(evaluation):
+            return False
+        _log.info("version %d: its return of %.1f is confirmed", evaluation.policy_version, evaluation.mean_return)
+        self._waiting, self.unconfirmed = None, ""
+        self._solved_by = self._solved_by or evaluation
+        return True
+
     def _reaches_target(self, evaluator: str, evaluation: Evaluation, training: Training) -> bool:
         """Whether an evaluation reaches the target. An implausible one does not."""
         self.unconfirmed = ""
@@ -176,6 +193,7 @@ class Judge:
             )
             # Exploring actors of an honest run may be that far behind a greedy policy, for a moment.
             _log.info("unconfirmed evaluation of %s", self.unconfirmed)
+            self._waiting = evaluation, training
             return False
         if score is None:
             self.unconfirmed = (

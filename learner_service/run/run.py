@@ -106,13 +106,15 @@ class Run:
         return None if self.uploader is None else self.uploader.conflict
 
     def beat(self) -> None:
-        """Once a second, write time and evaluations, measure for scaling, and end a run whose time is over.
+        """Once a second, write time and evaluations, measure for scaling, and end a run that is solved or out of time.
 
         On a slow disk one write is waited for before the next one, because segments are stored behind them.
         """
         if not self._is_writing:
             self._is_writing = True
             self._storage.submit(partial(self._beats.attempt, self.records.sync), self._on_written, self._on_failure)
+        if self.judge.reconsider():
+            self.lifecycle.finish(RunState.SOLVED)
         limit_s = self.records.config.max_seconds
         if limit_s is not None and self.training is not None and self.records.clock.elapsed_s >= limit_s:
             self.lifecycle.finish(RunState.BUDGET_ENDED)

@@ -124,6 +124,39 @@ async def test_one_evaluator_alone_ends_no_run_whose_actors_are_far_below(
 
 
 @on_a_loop
+async def test_an_evaluation_counts_as_soon_as_the_actors_come_closer(tmp_path: Path) -> None:
+    """So a run that begins with good networks ends with their evaluation, whatever becomes of later policies."""
+    async with a_run(tmp_path, settings=config(target_return=50.0)) as run:
+        actor, judge = await opened(run), await opened(run, "judge", "evaluator")
+        await store(run, actor, segment(1, episodes=(Episode(10.0, 10, 0),)))
+        for sequence, mean in ((1, 60.0), (2, 30.0)):
+            run.connections.evaluated(judge, evaluation(sequence, sequence, mean))
+            await acknowledged(judge, sequence)
+        run.beat()
+        assert run.lifecycle.outcome is None
+        await store(run, actor, segment(2, episodes=(Episode(20.0, 20, 0),)))
+        run.beat()
+        assert run.lifecycle.outcome is RunState.SOLVED
+        assert run.judge.evaluation is not None
+        assert run.judge.evaluation.policy_version == 1
+        assert Reporter(run).status().flagged_evaluation == ""
+
+
+@on_a_loop
+async def test_an_evaluation_from_before_a_reset_of_the_environment_never_counts(tmp_path: Path) -> None:
+    async with a_run(tmp_path, settings=config(target_return=50.0)) as run:
+        actor, judge = await opened(run), await opened(run, "judge", "evaluator")
+        await store(run, actor, segment(1, episodes=(Episode(10.0, 10, 0),)))
+        run.connections.evaluated(judge, evaluation(1, 1, 60.0))
+        await acknowledged(judge, 1)
+        await run.preparation.reset(discard=True)
+        run.beat()
+        await store(run, await opened(run, "b"), segment(1, episodes=(Episode(60.0, 60, 0),)))
+        run.beat()
+        assert run.lifecycle.outcome is None
+
+
+@on_a_loop
 async def test_a_second_evaluator_is_a_witness(tmp_path: Path) -> None:
     async with a_run(tmp_path, settings=config(target_return=50.0)) as run:
         actor, judge = await opened(run), await opened(run, "judge", "evaluator")
