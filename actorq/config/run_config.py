@@ -92,7 +92,7 @@ class RunConfig(Settings):
     max_seconds: Annotated[float, Field(gt=0, le=1e10)] | None = Field(
         None, description="seconds that end the run, over all its learners; pauses of a minute and more do not count"
     )
-    init_from: Annotated[sections.RunSource | None, ESSENTIAL] = Field(
+    init_from: sections.RunSource | None = Field(
         None,
         description="begin with the networks of another run: its folder, one of its checkpoints, or its URL of "
         "checkpoint.object_storage; none: new networks",

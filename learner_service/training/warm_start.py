@@ -64,9 +64,9 @@ def check_fits(source: Source, config: RunConfig, spec: EnvironmentSpec, algorit
             )
     if config.init_replay:
         folder = _replay_of(source)
+        replay = adoptable(folder, _further(config, spec))
         # The description of a replay does not tell these, which do not matter to its rows.
-        untold = {"indicators": spec.indicators, "environment_arguments": spec.environment_arguments}
-        replay = replace(adoptable(folder, _further(config, spec)), **untold)
+        replay = replace(replay, indicators=spec.indicators, environment_arguments=spec.environment_arguments)
         for fault in _differences(replay, spec, with_bounds=False):
             raise UserError(f"init_replay: {fault} in {folder}; leave --init-replay out")
     check_settings(source, config)
