@@ -342,5 +342,6 @@ def warmstart() -> str:
     ]
     medians = found["median_steps"]
     share = f"{medians['warm'] / medians['fresh']:.2f}"
-    head = ("seed", "return of the first evaluation", *(f"steps: {name}" for name in names.values()), "share of the steps")
+    steps = (f"steps: {name}" for name in names.values())
+    head = ("seed", "return of the first evaluation", *steps, "share of the steps")
     return table(head, [*rows, ("median", "", *(medians[start] for start in names), share)])
