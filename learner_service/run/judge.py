@@ -167,7 +167,9 @@ class Judge:
         evaluation, training = self._waiting
         if training.intake.doubt(evaluation) or not training.intake.agrees(evaluation):
             return False
-        _log.info("version %d: its return of %.1f is confirmed", evaluation.policy_version, evaluation.mean_return)
+        _log.info(
+            "version %d: its return of %s is confirmed", evaluation.policy_version, return_text(evaluation.mean_return)
+        )
         self._waiting, self.unconfirmed = None, ""
         self._solved_by = self._solved_by or evaluation
         return True
