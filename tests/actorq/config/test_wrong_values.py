@@ -67,7 +67,7 @@ def test_a_wrong_text_of_the_environment_names_the_setting_and_the_expected_valu
         (dict[str, JsonValue], "a mapping of names to values"),
         (JsonValue, "text, a number, true, false, null, or a list or mapping of such values"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_the_type_of_a_setting_in_words(annotation: Any, text: str) -> None:
     assert expectation(annotation) == text
