@@ -5,11 +5,14 @@ import re
 import sys
 from functools import cache
 from importlib import import_module
+from textwrap import wrap
+from typing import Any
 
 from actorq_apps.cli.main import main
 
 _COMMAND = re.compile(r"^  ([a-z][a-z-]*) .*$", re.MULTILINE)
 _COLUMNS = 100
+_WRAPPED: dict[str, Any] = {"drop_whitespace": False, "break_long_words": False, "break_on_hyphens": False}
 
 
 def commands() -> str:
@@ -22,7 +25,9 @@ def commands() -> str:
 
 
 def _block(text: str) -> str:
-    return f"```text\n{text.strip()}\n```"
+    """The text as a block. A terminal breaks long lines itself; a page would scroll sideways."""
+    lines = [part for line in text.strip().splitlines() for part in wrap(line, _COLUMNS, **_WRAPPED) or [""]]
+    return "\n".join(["```text", *lines, "```"])
 
 
 @cache

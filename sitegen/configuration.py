@@ -52,6 +52,20 @@ def process_settings() -> str:
     return "\n\n".join(parts)
 
 
+def all_leaves() -> list[Leaf]:
+    """All settings: of a run, of every service, and of each service and command. The first of several with one key."""
+    models = [
+        RunConfig,
+        ProcessSettings,
+        *(model for module in _OF_PROCESSES.values() for model in _declared_in(module)),
+    ]
+    found: dict[tuple[str, ...], Leaf] = {}
+    for model in models:
+        for leaf in leaves(model):
+            found.setdefault(leaf.path, leaf)
+    return list(found.values())
+
+
 def presets() -> str:
     """The settings that each preset changes."""
     rows = ((name, text if text.startswith("none") else names(text.split(", "))) for name, text in descriptions())

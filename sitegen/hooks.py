@@ -4,6 +4,7 @@ A page asks for a part with a comment in a line of its own, `<!-- generated: NAM
 comment. The navigation in mkdocs.yml may name a folder as `folder/*`: all its pages that have no entry of their own.
 """
 
+import logging
 import re
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,11 +12,14 @@ from textwrap import indent
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 
-from sitegen import parts
+from sitegen import cards, checks, parts, search, themes
 
+# A strict build fails with a warning of this logger.
+_log = logging.getLogger("mkdocs.hooks.sitegen")
 _ROOT = Path(__file__).parents[1]
 _PART = re.compile(r"^( *)<!-- generated: (.+?) -->$", re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!\w+:|#)([^)\s]+)\)")
@@ -33,13 +37,28 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Put in the generated parts, and show links to files outside of the documentation as plain text."""
     filled = _PART.sub(lambda found: indent(parts.part(found[2]), found[1]), markdown)
     folder = Path(config.docs_dir, page.file.src_uri).parent
+    for fault in checks.faults(markdown, page.file.src_uri, folder):
+        _log.warning(fault)
 
     def unlinked(found: re.Match[str]) -> str:
         target = (folder / found[2].partition("#")[0]).resolve()
         outside = target.exists() and not target.is_relative_to(config.docs_dir)
         return found[1] if outside else found[0]
 
-    return _LINK.sub(unlinked, filled)
+    page.meta.update(search.settings_of(page.file.src_uri))
+    return themes.both_versions(_LINK.sub(unlinked, filled), folder)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Prepare tables for narrow screens, except those of figures."""
+    return html if page.file.src_uri.startswith("benchmarks/") else cards.labelled(html)
+
+
+# After the plugin search has written the index, and before the plugin offline copies it.
+@event_priority(-90)
+def on_post_build(config: MkDocsConfig) -> None:
+    """Let the search find each setting by its name."""
+    search.add_settings(Path(config.site_dir, "search", "search_index.json"))
 
 
 def _leaves(nav: Any) -> list[str]:

@@ -68,7 +68,14 @@ def lost_volume() -> str:
     found = figures("lost_volume")
     lost = found["loss"]
     keys = ("steps_before", "steps_after", "updates_before", "updates_after", "lost_s", "seconds_until_it_trains_on")
-    head = ("steps before", "after", "updates before", "after", "s of training lost", "s until it trains on")
+    head = (
+        "steps before",
+        "steps after",
+        "updates before",
+        "updates after",
+        "s of training lost",
+        "s until it trains on",
+    )
     sides = (("TrainingRun", "training_run_start_s"), ("plain manifests", "plain_start_s"))
     rows = [(name, found[f"median_{key}"], ", ".join(map(number, found[key]))) for name, key in sides]
     starts = table(("from `kubectl apply` to the first environment step", "median s", "all"), rows)

@@ -31,7 +31,13 @@ def _both_libraries(runs: list[Run]) -> str:
         returned.append((task, len(ours), *returns, beside(verdict(task, ours, theirs))))
         speeds.append((task, *(f"{rate:,.0f}" for rate in rates), rates[0] / rates[1], f"{mismatch:.4f}"))
     head = ("task", "seeds", "return, ActorQ int8", "return, Stable-Baselines3 fp32", "ActorQ's mean beside the other")
-    by_speed = ("task", "steps/s, ActorQ int8", "steps/s, Stable-Baselines3 fp32", "ratio", "mismatch")
+    by_speed = (
+        "task",
+        "steps/s, ActorQ int8",
+        "steps/s, Stable-Baselines3 fp32",
+        "steps/s vs Stable-Baselines3",
+        "mismatch",
+    )
     return f"{table(head, returned)}\n\n{table(by_speed, speeds)}"
 
 

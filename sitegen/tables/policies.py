@@ -87,7 +87,7 @@ def _inference(result: str) -> str:
             for each, text in zip(schemes, times, strict=True)
         ]
         rows.append((found["network"], found["batch"], *bold, found["auto"], percent(found["regret"], 1)))
-    return table(("network", "batch", *schemes, "auto takes", "regret of auto"), rows)
+    return table(("network", "batch", *(f"{scheme}, us" for scheme in schemes), "auto takes", "regret of auto"), rows)
 
 
 def encodings() -> str:
@@ -102,7 +102,7 @@ def encodings() -> str:
         )
         for width, each in figures("encodings")["widths"].items()
     ]
-    head = ("width", "one encoding, ms", "two encodings, ms", "ratio", "bytes, signed", "bytes, unsigned")
+    head = ("width", "one encoding, ms", "two encodings, ms", "ms of two vs one", "bytes, signed", "bytes, unsigned")
     return table((*head, "unequal outputs"), rows)
 
 

@@ -48,8 +48,9 @@ def on_policy_wide() -> str:
 
 
 def _speedup_of(task: dict[str, Any]) -> str:
-    head = ("actors", "steps/s", "times torch", "times fp32", "seconds to the target", "times faster than torch")
-    more = ("than fp32", "learner waits for data", "return on new episodes")
+    head = ("actors", "steps/s", "steps/s vs torch", "steps/s vs fp32", "seconds to target")
+    speedups = ("times faster to target vs torch", "times faster to target vs fp32")
+    more = (*speedups, "learner waits for data", "return on new episodes")
     rows = []
     for variant in task["variants"]:
         runs = variant["runs"]
@@ -81,7 +82,8 @@ def published() -> str:
         (each["tasks"], *(f"{each[name][0]} to {each[name][1]}" if each[name] else None for name in names))
         for each in of["ratios"]
     ]
-    return f"{table(('tasks', 'time to the target', 'steps per second', 'carbon'), rows)}\n\nSource: {of['source']}"
+    head = ("tasks", "times faster to target vs torch", "steps/s vs torch", "times less carbon vs torch")
+    return f"{table(head, rows)}\n\nSource: {of['source']}"
 
 
 def energy() -> str:
@@ -251,8 +253,8 @@ def _rlx2_of(found: list[Run]) -> str:
             shares = (percent(mean / fmean(new[of])) if of in new else "not run" for of in ("dense", "control"))
             settled_columns = (", ".join(map(number, settled)), fmean(settled))
             rows.append((task, method, ", ".join(map(number, new[method])), mean, *shares, *settled_columns))
-    head = ("task", "method", "new episodes, by seed", "mean", "of dense", "of control")
-    return table((*head, "last quarter, by seed", "mean"), rows)
+    head = ("task", "method", "new episodes, by seed", "mean", "mean vs dense", "mean vs control")
+    return table((*head, "last quarter, by seed", "mean of last quarter"), rows)
 
 
 def rlx2_costs() -> str:
@@ -266,7 +268,7 @@ def rlx2_costs() -> str:
             sizes = spread(run["policy_bytes"]["emitted"] for run in runs)
             ratios = (flops[of]["ratio"] for of in ("update", "action"))
             rows.append((task, method, *ratios, f"{flops['training']:.3g}", sizes, ", ".join(int8)))
-    head = ("task", "method", "FLOPs of an update over dense", "FLOPs of an action over dense", "FLOPs of the training")
+    head = ("task", "method", "FLOPs of an update vs dense", "FLOPs of an action vs dense", "FLOPs of the training")
     return table((*head, "bytes of the last policy as emitted", "steps acted in int8, by seed"), rows)
 
 
@@ -275,7 +277,7 @@ def rlx2_published() -> str:
     returns = [(*key, *map(percent, astuple(PAPER[key])), f"{share}%") for key, share in PUBLISHED_RETURNS.items()]
     methods = list(PUBLISHED_MEANS["td3"])
     means = [(algorithm, *(f"{share}%" for share in of.values())) for algorithm, of in PUBLISHED_MEANS.items()]
-    head = ("algorithm", "environment", "sparsity of the actor", "of the critics", "RLx2, of dense")
+    head = ("algorithm", "environment", "sparsity of the actor", "sparsity of the critics", "return of RLx2 vs dense")
     by_task = table(head, returns)
     return f"{by_task}\n\nMeans over the environments, of dense:\n\n{table(('algorithm', *methods), means)}"
 

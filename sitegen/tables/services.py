@@ -98,7 +98,9 @@ def throughput() -> str:
         (text, median(found[name]["before"]), median(found[name]["now"]), found[name]["ratio"])
         for name, text in names.items()
     ]
-    return table(("speed", f"commit {found['against']}", "measured commit", "ratio"), rows)
+    return table(
+        ("speed", f"commit {found['against']}", "measured commit", f"measured commit vs {found['against']}"), rows
+    )
 
 
 def sparse_learner() -> str:
@@ -109,7 +111,7 @@ def sparse_learner() -> str:
         (each["case"], "/".join(map(percent, each["sparsity"])), each["width"], *(each["ratios"][way] for way in ways))
         for each in cells
     ]
-    return table(("task", "sparsity of policy/critic", "width", *ways), rows)
+    return table(("task", "sparsity of policy/critic", "width", *(f"{way}, time vs dense" for way in ways)), rows)
 
 
 def actor() -> str:
@@ -130,7 +132,7 @@ def _actor(result: str) -> str:
         for way, text in ways.items()
         if way in each["steps_per_second"]
     ]
-    return table(("task", "loop", "steps/s", "share of the bare loop"), rows)
+    return table(("task", "loop", "steps/s", "steps/s vs bare loop"), rows)
 
 
 def pools() -> str:
@@ -140,7 +142,7 @@ def pools() -> str:
         for each in figures("actor")["pools"]
         for pool in each["steps_per_second"]
     ]
-    return table(("task", "environments", "steps/s of the actor", "times the Python loop"), rows)
+    return table(("task", "environments", "steps/s of the actor", "steps/s vs Python loop"), rows)
 
 
 def profile() -> str:

@@ -18,9 +18,10 @@ import yaml
 from actorq.config.run_config import RunConfig
 from actorq.process import Sources, argument_parser
 from actorq_apps.cli.train import TrainSettings
+from sitegen.checks import Block
 from sitegen.commands import help_of
 from tests.builders.forked_commands import run
-from tests.documentation.code_blocks import PAGES, ROOT, Block, blocks, shell_lines
+from tests.documentation.code_blocks import PAGES, ROOT, blocks, shell_lines
 
 # Programs of others. Their commands need a cluster, a registry or a service.
 OTHERS = {

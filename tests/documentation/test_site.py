@@ -7,8 +7,6 @@ from urllib.parse import urlsplit
 
 import pytest
 from google.protobuf.descriptor import ServiceDescriptor
-from mkdocs.commands.build import build
-from mkdocs.config import load_config
 
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import leaves
@@ -16,6 +14,7 @@ from actorq.process import PROCESS_SETTINGS
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
 from benchmarks.processor import DOT_PRODUCT
 from sitegen import metrics, results, verdicts
+from sitegen.checks import typed_figures
 from sitegen.docstrings import listed
 from sitegen.tables import TABLES
 from tests.documentation.code_blocks import ROOT
@@ -31,12 +30,10 @@ _FETCHED = re.compile(r"<(?:script|img|iframe|source)[^>]*\ssrc=\"([^\"]+)\"|<li
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def site(site_folder: Path) -> dict[str, str]:
     """The HTML of all pages by their path, from a strict build; `assets` has the style sheets."""
-    folder = tmp_path_factory.mktemp("site")
-    build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), strict=True))
-    pages = {str(file.relative_to(folder)): file.read_text("utf-8") for file in folder.rglob("*.html")}
-    return pages | {"assets": "\n".join(file.read_text("utf-8") for file in folder.rglob("*.css"))}
+    pages = {str(file.relative_to(site_folder)): file.read_text("utf-8") for file in site_folder.rglob("*.html")}
+    return pages | {"assets": "\n".join(file.read_text("utf-8") for file in site_folder.rglob("*.css"))}
 
 
 def test_nothing_is_fetched_from_another_server(site: dict[str, str]) -> None:
@@ -104,8 +101,7 @@ def test_every_result_and_every_table_is_on_a_page() -> None:
 
 @pytest.mark.parametrize("page", BENCHMARKS, ids=lambda page: page.stem)
 def test_no_figure_is_typed_by_hand(page: Path) -> None:
-    prose = re.sub(r"<!--.*?-->|`[^`]*`|\([^)\s]*\)", "", page.read_text(encoding="utf-8"))
-    assert re.findall(r"(?<![\w-])\d[\d.,]*", prose) == []
+    assert typed_figures(page.read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize("name", results.stored())
