@@ -58,8 +58,11 @@ def _drawn(folder: Path, name: str, theme: str, paint: Callable[[Any], None]) ->
 
 
 @contextmanager
-def picture(file: Path, theme: str, dpi: int) -> "Iterator[Figure]":
-    """An empty figure with the colors of a theme in THEMES, written to a PNG file at the end."""
+def picture(file: Path, theme: str, dpi: int, font_size: float = 9, source: str = "") -> "Iterator[Figure]":
+    """An empty figure with the colors of a theme in THEMES, written to a PNG file at the end.
+
+    font_size: in points. source: text that the file keeps as its source.
+    """
     # Imported here, because everything else works without it.
     import matplotlib
 
@@ -69,12 +72,12 @@ def picture(file: Path, theme: str, dpi: int) -> "Iterator[Figure]":
     ground, ink = THEMES[theme]
     inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     grounds = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
-    values: dict[str, Any] = {**dict.fromkeys(inks, ink), **dict.fromkeys(grounds, ground), "font.size": 9}
+    values: dict[str, Any] = {**dict.fromkeys(inks, ink), **dict.fromkeys(grounds, ground), "font.size": font_size}
     values |= {"axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(cast(Any, values)):
         figure = pyplot.figure(dpi=dpi, layout="constrained")
         yield figure
-        figure.savefig(file)
+        figure.savefig(file, metadata={"Source": source} if source else None)
         pyplot.close(figure)
 
 

@@ -2,42 +2,38 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from benchmarks.drawing import COLORS, NEUTRAL, draw, legend, panels
 from benchmarks.libraries.peers_systems import SYSTEMS, Task
 
-_COLORS = ("tab:blue", "tab:orange", "0.5")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_COLORS = dict(zip(SYSTEMS, (COLORS[0], COLORS[1], NEUTRAL), strict=True))
 
 
-def plot(runs: Mapping[Task, Sequence[dict[str, Any]]], file: Path) -> None:
+def plot(runs: Mapping[Task, Sequence[dict[str, Any]]], file: Path, source: str = "") -> None:
     """Draw the evaluations of all runs until they reach the target, and the target as a dashed line."""
-    # Imported here, because only the plot needs it.
-    import matplotlib
+    by_name = {task.name: (task, own) for task, own in runs.items()}
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    def paint(figure: "Figure") -> None:
+        shown = panels(figure, by_name, columns=1)
+        for name, axes in shown.items():
+            task, own = by_name[name]
+            for run in own:
+                seconds = [point["seconds"] for point in run["evaluations"]]
+                returns = [point["return"] for point in run["evaluations"]]
+                color = _COLORS[run["system"]]
+                axes.plot(seconds, returns, color=color, linewidth=1.2, marker=".", markersize=3.5)
+            axes.axhline(task.target, color=NEUTRAL, linestyle="--", linewidth=1)
+            axes.set_xscale("log")
+        first = next(iter(shown.values()))
+        for system, color in _COLORS.items():
+            if any(run["system"] == system for own in runs.values() for run in own):
+                first.plot([], [], color=color, label=system)
+        legend(figure, first)
+        figure.supxlabel("seconds since the start of the command")
+        figure.supylabel("mean return of 20 greedy episodes")
 
-    figure, panels = pyplot.subplots(
-        1, len(runs), figsize=(3.4 * len(runs), 2.9), dpi=110, layout="constrained", squeeze=False
-    )
-    for axes, (task, own) in zip(panels.flat, runs.items(), strict=True):
-        for run in own:
-            color = _COLORS[SYSTEMS.index(run["system"])]
-            seconds = [point["seconds"] for point in run["evaluations"]]
-            returns = [point["return"] for point in run["evaluations"]]
-            axes.plot(seconds, returns, color=color, linewidth=1.1, marker=".", markersize=3)
-        axes.axhline(task.target, color="0.7", linestyle="--", linewidth=1)
-        axes.set_title(task.name, fontsize=9)
-        axes.set_xscale("log")
-        axes.tick_params(labelsize=7)
-        axes.spines[["top", "right"]].set_visible(False)
-    shown = [system for system in SYSTEMS if any(run["system"] == system for own in runs.values() for run in own)]
-    for system in shown:
-        panels.flat[0].plot([], [], color=_COLORS[SYSTEMS.index(system)], label=system)
-    handles, labels = panels.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=8, frameon=False, loc="outside upper center", ncols=len(labels))
-    figure.supxlabel("seconds since the start of the command", fontsize=8)
-    figure.supylabel("mean return of 20 greedy episodes", fontsize=8)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file)
-    pyplot.close(figure)
+    draw(file, 0.9 + 2.4 * len(runs), paint, source)

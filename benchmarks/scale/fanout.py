@@ -212,7 +212,8 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     figures["ratios"] = ratios
     print(json.dumps(figures, indent=2))
     if arguments.plot:
-        plot({**seconds, "direct, later": without_seconds, "with one slow": slow_seconds}, count, arguments.plot)
+        all_seconds = {**seconds, "direct, later": without_seconds, "with one slow": slow_seconds}
+        plot({name: [1e3 * each for each in times] for name, times in all_seconds.items()}, count, arguments.plot)
     return figures, _targets(figures)
 
 

@@ -2,24 +2,25 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.drawing import COLORS, draw
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-def plot(seconds: Mapping[str, list[float]], subscribers: int, path: Path) -> None:
+def plot(milliseconds: Mapping[str, list[float]], subscribers: int, file: Path, source: str = "") -> None:
     """Draw the times of each way: a dot for each send, and a bar for the median."""
-    import matplotlib
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    def paint(figure: "Figure") -> None:
+        axes = figure.subplots()
+        for place, (times, color) in enumerate(zip(milliseconds.values(), COLORS, strict=False)):
+            axes.barh(place, sorted(times)[len(times) // 2], color=color, alpha=0.4)
+            axes.plot(times, [place] * len(times), ".", color=color)
+        axes.set_yticks(range(len(milliseconds)), [name.replace("_", " ") for name in milliseconds])
+        axes.invert_yaxis()
+        axes.set_xlim(left=0)
+        axes.set_xlabel(f"ms until the last of {subscribers} subscribers has the policy\n(bars: medians)")
 
-    figure, axes = pyplot.subplots(figsize=(7, 3.2), layout="constrained")
-    for place, times in enumerate(seconds.values()):
-        milliseconds = sorted(1e3 * value for value in times)
-        axes.barh(place, milliseconds[len(milliseconds) // 2], color=f"C{place}", alpha=0.4)
-        axes.plot(milliseconds, [place] * len(milliseconds), ".", color=f"C{place}")
-    axes.set_yticks(range(len(seconds)), list(seconds))
-    axes.invert_yaxis()
-    axes.set_xlim(left=0)
-    axes.set_xlabel(f"ms until the last of {subscribers} subscribers has the policy; median and each time")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    draw(file, 3.2, paint, source)

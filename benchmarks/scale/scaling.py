@@ -32,6 +32,8 @@ _SAMPLES_PER_INSERT = 16.0
 # Speed of an actor with a costly environment or policy. Each actor differs from it by about a fifth.
 _STEPS_PER_S, _SPREAD = 200.0, 0.2
 _REPORT_S = 1.0
+# Simulated seconds of each half.
+HALF_S = 900.0
 _SETTLED = 0.1
 
 
@@ -260,7 +262,11 @@ def _flags(parser: argparse.ArgumentParser) -> None:
         "--actors", type=int, nargs="+", default=[1, 10, 100, 1_000, 10_000], metavar="N", help="actors needed"
     )
     parser.add_argument(
-        "--half", type=float, default=900.0, metavar="SECONDS", help="simulated seconds of each half (default: 900)"
+        "--half",
+        type=float,
+        default=HALF_S,
+        metavar="SECONDS",
+        help=f"simulated seconds of each half (default: {HALF_S:g})",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot to FILE")
 

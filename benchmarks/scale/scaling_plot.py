@@ -2,9 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+
+from benchmarks.drawing import COLORS, FONT_SIZE, NEUTRAL, draw
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Series(Protocol):
@@ -17,34 +22,31 @@ class Series(Protocol):
     blocked: list[float]
 
 
-def plot(traces: Mapping[int, Series], path: Path) -> None:
+def plot(traces: Mapping[int, Series], file: Path, source: str = "") -> None:
     """Draw replicas, needed replicas, starvation and blocking. Each run has a column."""
-    import matplotlib
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    def paint(figure: "Figure") -> None:
+        grid = figure.subplots(2, len(traces), sharex=True, squeeze=False)
+        for (above, below), (needed, trace) in zip(grid.T, traces.items(), strict=True):
+            minutes = np.array(trace.seconds) / 60
+            above.plot(minutes, trace.needed, color=NEUTRAL, linestyle="--", label="needed")
+            above.plot(minutes, trace.replicas, color=COLORS[0], label="replicas")
+            above.set_title(f"needs {needed:,}, then {needed / 2:,g}", fontsize=FONT_SIZE)
+            above.set_ylim(bottom=0)
+            waits = (("learner starved", trace.starved, COLORS[1]), ("actors blocked", trace.blocked, COLORS[2]))
+            for name, values, color in waits:
+                below.plot(minutes, _smooth(values), color=color, label=name)
+            below.set_ylim(-0.03, 1.03)
+            below.set_xlabel("minutes")
+        grid[0][0].set_ylabel("actors")
+        grid[1][0].set_ylabel("share of the time, 10 s mean")
+        handles, labels = (
+            [*ours, *theirs]
+            for ours, theirs in zip(*(axes.get_legend_handles_labels() for axes in grid[:, 0]), strict=True)
+        )
+        figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=2)
 
-    figure, rows = pyplot.subplots(
-        2, len(traces), figsize=(3.4 * len(traces), 5), sharex=True, squeeze=False, layout="constrained"
-    )
-    for column, (needed, trace) in enumerate(traces.items()):
-        minutes = np.array(trace.seconds) / 60
-        above, below = rows[0][column], rows[1][column]
-        above.plot(minutes, trace.needed, color="0.6", linestyle="--", label="needed")
-        above.plot(minutes, trace.replicas, label="replicas")
-        above.set_title(f"a learner that needs {needed:,}, then {needed / 2:,g}", fontsize=9)
-        above.set_ylim(bottom=0)
-        for name, values, color in (("learner starved", trace.starved, "C3"), ("actors blocked", trace.blocked, "C2")):
-            below.plot(minutes, _smooth(values), color=color, label=name)
-        below.set_ylim(-0.03, 1.03)
-        below.set_xlabel("minutes")
-    rows[0][0].set_ylabel("actors")
-    rows[1][0].set_ylabel("fraction of the time, 10 s mean")
-    for row in rows:
-        row[-1].legend(fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    draw(file, 4.6, paint, source)
 
 
 def _smooth(values: list[float], width: int = 20) -> np.ndarray:

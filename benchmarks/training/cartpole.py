@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
 from benchmarks.runs import actor_megabytes, confirm, refusal, train
+from benchmarks.training.cartpole_plot import plot
 
 _TARGET_RETURN = 475.0
 
@@ -38,7 +39,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
             runs.append(run)
             print(_row(run), flush=True)
     if arguments.plot:
-        _plot(runs, arguments.plot)
+        plot(runs, arguments.plot)
     found = without_verdict(targets(runs), refusal(runs))
     return {"runs": runs, "median_s": statistics.median(run["wall_clock_s"] for run in runs)}, found
 
@@ -70,32 +71,6 @@ def _row(run: dict[str, Any]) -> str:
         f"{run['environment_steps']} steps, {run['updates']} updates"
         + (f", {run['confirmation']:.1f} on new episodes" if "confirmation" in run else "")
     )
-
-
-def _plot(runs: list[dict[str, Any]], path: Path) -> None:
-    # Imported here, because only the plot needs it.
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 3.2), dpi=130, layout="constrained")
-    for run in runs:
-        seconds = [point["wall_clock_s"] for point in run["evaluations"]]
-        returns = [point["mean_return"] for point in run["evaluations"]]
-        axes.plot(seconds, returns, marker="o", markersize=3, linewidth=1.2, label=f"seed {run['seed']}")
-    axes.axhline(_TARGET_RETURN, color="0.6", linestyle="--", linewidth=1, label="target")
-    axes.set(
-        xlabel="seconds since the start of the processes",
-        ylabel="return of the int8 policy",
-        title="CartPole-v1: mean of 20 greedy episodes",
-        xlim=(0, None),
-        ylim=(0, 510),
-    )
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, loc="upper left")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         runs = list(make_runs(tasks, arguments.seeds, arguments.jobs, arguments.directory or Path(nowhere)))
     by_task = {task: [run for run in runs if run["task"] == task.name] for task in tasks}
     if arguments.plot:
-        plot(by_task, arguments.plot)
+        plot({task.name: own for task, own in by_task.items()}, arguments.plot)
     return {"runs": runs}, [
         target for task, own in by_task.items() for target in without_verdict([verdict(task, own)], refusal(own))
     ]

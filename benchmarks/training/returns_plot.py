@@ -1,52 +1,28 @@
 """The plot of returns.py: return against environment steps, with a panel for each task."""
 
 from collections.abc import Mapping, Sequence
-from math import ceil
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-_COLUMNS = 4
+from benchmarks.drawing import COLORS, NEUTRAL, draw, panels, rows
 
-
-class Task(Protocol):
-    """The properties of a task that the plot needs."""
-
-    @property
-    def name(self) -> str:
-        """The panel's title."""
-
-    @property
-    def target(self) -> float:
-        """The height of the dashed line."""
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-def plot(runs: Mapping[Any, Sequence[dict[str, Any]]], file: Path) -> None:
-    """Draw the evaluations of each task's runs."""
-    # Imported here, because only the plot needs it.
-    import matplotlib
+def plot(runs: Mapping[str, Sequence[dict[str, Any]]], file: Path, source: str = "") -> None:
+    """Draw the evaluations of each task's runs, and the task's target as a dashed line."""
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    def paint(figure: "Figure") -> None:
+        for task, axes in panels(figure, runs).items():
+            for run, color in zip(runs[task], COLORS, strict=False):
+                steps = [point["environment_steps"] / 1e3 for point in run["evaluations"]]
+                axes.plot(steps, [point["mean_return"] for point in run["evaluations"]], linewidth=1.2, color=color)
+            axes.axhline(runs[task][0]["target_return"], color=NEUTRAL, linestyle="--", linewidth=1)
+            axes.set_title("\n".join(task.replace("dm_control/", "").split("/", 1)), fontsize=9)
+            axes.set_xlim(0, None)
+            axes.locator_params(axis="x", nbins=4)
+        figure.supxlabel("thousand environment steps")
+        figure.supylabel("return of the actors' policy")
 
-    columns = min(_COLUMNS, len(runs))
-    rows = ceil(len(runs) / columns)
-    figure, panels = pyplot.subplots(
-        rows, columns, figsize=(3.1 * columns, 2.3 * rows), dpi=110, layout="constrained", squeeze=False
-    )
-    for axes in panels.flat:
-        axes.set_visible(False)
-    for axes, (task, seeds) in zip(panels.flat, runs.items(), strict=False):
-        axes.set_visible(True)
-        for run in seeds:
-            steps = [point["environment_steps"] / 1e3 for point in run["evaluations"]]
-            axes.plot(steps, [point["mean_return"] for point in run["evaluations"]], linewidth=1.2)
-        axes.axhline(task.target, color="0.6", linestyle="--", linewidth=1)
-        axes.set_title(task.name.replace("dm_control/", ""), fontsize=8)
-        axes.tick_params(labelsize=7)
-        axes.set_xlim(0, None)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel("thousand environment steps", fontsize=8)
-    figure.supylabel("return of the actors' policy", fontsize=8)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file)
-    pyplot.close(figure)
+    draw(file, 0.4 + 1.8 * rows(runs), paint, source)

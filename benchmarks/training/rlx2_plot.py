@@ -2,44 +2,52 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.drawing import COLORS, draw, legend, panels
 from benchmarks.training.rlx2_tasks import METHODS, Task
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _POINTS = 60
+_COLORS = dict(zip(METHODS, COLORS, strict=True))
 
 
-def plot(runs: Mapping[Task, Sequence[dict[str, Any]]], file: Path) -> None:
-    """Draw the mean and the range over each method's seeds."""
-    # Imported here, because only the plot needs it.
-    import matplotlib
+def plot(runs: Mapping[Task, Sequence[dict[str, Any]]], file: Path, source: str = "") -> None:
+    """Draw the mean and the range over each method's seeds, one task below the other."""
+    titles = {_title(task): (task, own) for task, own in runs.items()}
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    def paint(figure: "Figure") -> None:
+        shown = panels(figure, titles, columns=1)
+        used = {run["method"] for own in runs.values() for run in own}
+        for title, axes in shown.items():
+            task, own = titles[title]
+            steps = np.linspace(0, task.steps, _POINTS)
+            for method in dict.fromkeys(run["method"] for run in own):
+                seeds = np.stack([_curve(run, steps) for run in own if run["method"] == method])
+                axes.plot(steps / 1e3, seeds.mean(0), linewidth=1.5, color=_COLORS[method])
+                axes.fill_between(
+                    steps / 1e3, seeds.min(0), seeds.max(0), alpha=0.13, color=_COLORS[method], linewidth=0
+                )
+            axes.set_xlim(0, None)
+        first = next(iter(shown.values()))
+        for method in METHODS:
+            if method in used:
+                first.plot([], [], color=_COLORS[method], label=method)
+        legend(figure, first, columns=4)
+        figure.supxlabel("thousand environment steps")
+        figure.supylabel("return of the actors' policy")
 
-    colours = dict(zip(METHODS, pyplot.get_cmap("tab10").colors, strict=False))  # type: ignore[attr-defined]
-    figure, panels = pyplot.subplots(
-        1, len(runs), figsize=(4.2 * len(runs), 3.2), dpi=110, layout="constrained", squeeze=False
-    )
-    for axes, (task, own) in zip(panels.flat, runs.items(), strict=True):
-        steps = np.linspace(0, task.steps, _POINTS)
-        for method in dict.fromkeys(run["method"] for run in own):
-            seeds = np.stack([_curve(run, steps) for run in own if run["method"] == method])
-            axes.plot(steps / 1e3, seeds.mean(0), linewidth=1.4, color=colours[method], label=method)
-            axes.fill_between(steps / 1e3, seeds.min(0), seeds.max(0), alpha=0.12, color=colours[method], linewidth=0)
-        zeros = f"{100 * task.sparsity.actor:g}/{100 * task.sparsity.critic:g}%"
-        axes.set_title(f"{task.name}, sparsity {zeros}", fontsize=9)
-        axes.tick_params(labelsize=7)
-        axes.legend(fontsize=7, frameon=False)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel("thousand environment steps", fontsize=8)
-    figure.supylabel("return of the actors' policy", fontsize=8)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file)
-    pyplot.close(figure)
+    draw(file, 0.9 + 2.3 * len(runs), paint, source)
+
+
+def _title(task: Task) -> str:
+    zeros = f"{100 * task.sparsity.actor:g}% and {100 * task.sparsity.critic:g}%"
+    return f"{task.name}, {zeros} zeros"
 
 
 def _curve(run: dict[str, Any], steps: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,0 +1,58 @@
+"""Pictures of the benchmarks: the same size of text in each, in a light and in a dark version."""
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from actorq_apps.comparison.plots import THEMES, picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+# In inches and points. On a phone, 360 pixels wide, this text is 10 pixels high.
+WIDTH, FONT_SIZE = 4.8, 9.6
+_DPI = 150
+# Okabe and Ito's colors, which color-blind people can distinguish.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c", "#9c6b3f")
+# Of lines that are no data, such as a target. Both grounds show it.
+NEUTRAL = "#8c8c8c"
+
+
+def draw(file: Path, height: float, paint: "Callable[[Figure], None]", source: str = "") -> None:
+    """Write FILE and, in its folder, FILE-dark.
+
+    height: in inches. paint: draws into an empty figure, once for each version. source: text that the files keep.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    for theme in THEMES:
+        with picture(themed(file, theme), theme, _DPI, FONT_SIZE, source) as figure:
+            figure.set_size_inches(WIDTH, height)
+            paint(figure)
+
+
+def themed(file: Path, theme: str) -> Path:
+    """The file of a picture in a theme."""
+    return file if theme == "light" else file.with_stem(f"{file.stem}-{theme}")
+
+
+def panels(figure: "Figure | SubFigure", names: Collection[str], columns: int = 2) -> "dict[str, Axes]":
+    """A panel for each name, from the left to the right and then down, with its name as title."""
+    columns = min(columns, len(names))
+    grid = figure.subplots(rows(names, columns), columns, squeeze=False)
+    for spare in grid.flat[len(names) :]:
+        spare.set_visible(False)
+    for axes, name in zip(grid.flat, names, strict=False):
+        axes.set_title(name, fontsize=FONT_SIZE)
+    return dict(zip(names, grid.flat, strict=False))
+
+
+def rows(names: Collection[str], columns: int = 2) -> int:
+    """The number of rows of the panels."""
+    return -(-len(names) // min(columns, len(names)))
+
+
+def legend(figure: "Figure", axes: "Axes", columns: int = 3) -> None:
+    """The legend of one panel's curves or bars, above all panels."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=min(columns, len(labels)))
