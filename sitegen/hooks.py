@@ -51,7 +51,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Prepare tables for narrow screens, except those of figures."""
-    return html if page.file.src_uri.startswith("benchmarks/") else cards.labelled(html)
+    has_figures = page.file.src_uri.startswith("benchmarks/") and not page.is_index
+    return html if has_figures else cards.labelled(html)
 
 
 # After the plugin search has written the index, and before the plugin offline copies it.

@@ -23,7 +23,7 @@ _BOOSTS = {
     "development/changelog.md": 0.1,
     "decisions/": 0.05,
 }
-_SETTINGS = 1.0
+_SETTINGS = 2.0
 _CONFIGURATION = "reference/configuration.html"
 # Words of readers for the subject of a page that lacks them.
 _WORDS = {

@@ -24,6 +24,6 @@ def plot(runs: Sequence[dict[str, Any]], file: Path, source: str = "") -> None:
         axes.axhline(runs[0]["target_return"], color=NEUTRAL, linestyle="--", linewidth=1, label="target")
         axes.set(xlabel="seconds since the start of the processes", ylabel="return of the int8 policy")
         axes.set(title="CartPole-v1: mean of 20 greedy episodes", xlim=(0, None), ylim=(0, 510))
-        axes.legend(frameon=False, loc="upper left")
+        axes.legend(frameon=False, loc=(0.03, 0.2))
 
     draw(file, 3.2, paint, source)
