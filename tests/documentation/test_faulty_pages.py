@@ -1,6 +1,7 @@
 """A strict build of the site fails with a page that is wrong."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mkdocs.commands.build import build
@@ -43,7 +44,7 @@ def build_page(folder: Path, path: str, text: str) -> None:
     for name, content in {"index.md": "# Home\n", path: text}.items():
         (docs / name).parent.mkdir(parents=True, exist_ok=True)
         (docs / name).write_text(content, encoding="utf-8")
-    changed = {"docs_dir": str(docs), "site_dir": str(folder / "site"), "nav": [{"Home": "index.md"}]}
+    changed: dict[str, Any] = {"docs_dir": str(docs), "site_dir": str(folder / "site"), "nav": [{"Home": "index.md"}]}
     build(load_config(str(ROOT / "mkdocs.yml"), **changed, plugins=["search"], extra_css=[], strict=True))
 
 
