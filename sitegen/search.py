@@ -31,7 +31,7 @@ _WORDS = {
     "concepts/schemes.md": ("scheme",),
     "development/contributing.md": ("contribute",),
     "get-started.md": ("install", "train"),
-    "how-to/clients.md": ("callback",),
+    "how-to/python.md": ("callback",),
     "how-to/recover.md": ("resume",),
     "how-to/services.md": ("exit code",),
     "how-to/sweep.md": ("sweep",),

@@ -1,22 +1,21 @@
-"""The search of the site without a browser: the theme's own script for browsers, in the same engine as Chromium's."""
+"""The search of the site without a browser: the theme's own script for browsers, in an engine for JavaScript."""
 
 import json
 from pathlib import Path
 
-from py_mini_racer import MiniRacer
+import quickjs
 
 # What the scripts need of a browser. The worker answers in `posted`.
 _BROWSER = """
-const console = {warn() {}, log() {}};
-const posted = [];
-let handler;
+globalThis.console = {warn() {}, log() {}};
+var posted = [], handler;
 globalThis.self = globalThis;
 globalThis.importScripts = () => {};
 globalThis.postMessage = (message) => posted.push(message);
 globalThis.addEventListener = (kind, called) => { if (kind === "message") handler = called; };
 globalThis.Worker = class { postMessage(message) { handler({data: message}); } };
-const sent = (text) => { posted.length = 0; new Worker().postMessage(JSON.parse(text)); return true; };
-const answered = () => JSON.stringify(posted);
+function sent(text) { posted.length = 0; new Worker().postMessage(JSON.parse(text)); }
+function answered() { return JSON.stringify(posted); }
 """
 _SETUP, _QUERY = 0, 2
 
@@ -25,7 +24,7 @@ class Search:
     """The search of a built site."""
 
     def __init__(self, site: Path) -> None:
-        self._engine = MiniRacer()
+        self._engine = quickjs.Context()
         (worker,) = (site / "assets" / "javascripts" / "workers").glob("search.*.min.js")
         scripts = (_BROWSER, worker.read_text("utf-8"), (site / "assets" / "search-query.js").read_text("utf-8"))
         for script in scripts:
@@ -39,6 +38,8 @@ class Search:
         return [items[0]["location"].partition("#")[0] for items in answer["data"]["items"]]
 
     def _ask(self, kind: int, data: object) -> list[dict[str, dict[str, list[list[dict[str, str]]]]]]:
-        self._engine.call("sent", json.dumps({"type": kind, "data": data}))
-        found: list[dict[str, dict[str, list[list[dict[str, str]]]]]] = json.loads(str(self._engine.call("answered")))
+        self._engine.get("sent")(json.dumps({"type": kind, "data": data}))
+        while self._engine.execute_pending_job():
+            pass
+        found: list[dict[str, dict[str, list[list[dict[str, str]]]]]] = json.loads(self._engine.get("answered")())
         return found

@@ -20,7 +20,7 @@ FIRST = {
     "--run-directory": CONFIGURATION,
     "ACTORQ_SEED": CONFIGURATION,
     "--scheme": "concepts/schemes.html",
-    "callback": "how-to/clients.html",
+    "callback": "how-to/python.html",
     "contribute": "development/contributing.html",
     "custom environment": "tutorials/environment.html",
     "export a policy": "how-to/export.html",
