@@ -54,7 +54,7 @@ def process_settings() -> str:
 
 def all_leaves() -> list[Leaf]:
     """All settings: of a run, of every service, and of each service and command. The first of several with one key."""
-    models = [
+    models: list[type[Settings]] = [
         RunConfig,
         ProcessSettings,
         *(model for module in _OF_PROCESSES.values() for model in _declared_in(module)),
