@@ -33,7 +33,7 @@ _WORDS = {
     "get-started.md": ("install", "train"),
     "how-to/python.md": ("callback",),
     "how-to/recover.md": ("resume",),
-    "how-to/services.md": ("exit code",),
+    "reference/exit-codes.md": ("exit code",),
     "how-to/sweep.md": ("sweep",),
     "tutorials/environment.md": ("custom",),
 }

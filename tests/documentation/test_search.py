@@ -8,7 +8,7 @@ from tests.documentation.search_worker import Search
 
 CONFIGURATION = "reference/configuration.html"
 FIRST = {
-    "exit code": "how-to/services.html",
+    "exit code": "reference/exit-codes.html",
     "resume a run": "how-to/recover.html",
     "train": "get-started.html",
     "install": "get-started.html",
