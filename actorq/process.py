@@ -61,7 +61,20 @@ EXIT_REFUSED = 7
 PROCESS_SETTINGS = (
     *("actor_module", "allow_modules", "announce", "busy_at_start", "certificates", "days", "discard", "episodes"),
     *("insecure", "learner", "lifeline", "linger", "linger_s", "listen", "metrics", "name", "names", "namespace"),
-    *("node", "open_metrics", "pod", "quantizer", "read_only", "record", "resume", "role", "run", "run_directory"),
+    "news",
+    *(
+        "node",
+        "open_metrics",
+        "parent_acts",
+        "pod",
+        "quantizer",
+        "read_only",
+        "record",
+        "resume",
+        "role",
+        "run",
+        "run_directory",
+    ),
     *("run_started", "sampled", "store", "upstream", "version", "watch", "weight_encoding"),
 )
 

@@ -9,24 +9,28 @@ _FILE = Path(__file__).parents[2] / "CITATION.cff"
 
 
 def entries() -> str:
-    """Both entries in the format of BibTeX."""
+    """The software and the articles of its methods, in the format of BibTeX."""
     whole = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
-    (method,) = whole["references"]
-    identifier = method["identifiers"][0]["value"]
     software = {
         "title": f"{{{whole['title']}}}",
         "author": _authors(whole["authors"]),
         "version": whole["version"],
         "note": f"License {whole['license']}",
     }
-    article = {
+    parts = [_entry("software", "actorq", software), *map(_article, whole["references"])]
+    return "```text\n" + "\n\n".join(parts) + "\n```"
+
+
+def _article(method: dict[str, Any]) -> str:
+    kind, place = ("article", "journal") if "journal" in method else ("inproceedings", "booktitle")
+    values = {
         "title": f"{{{method['title']}}}",
         "author": _authors(method["authors"]),
-        "journal": method["journal"],
+        place: method.get("journal") or method["collection-title"],
         "year": method["year"],
-        "note": identifier,
+        "note": method["identifiers"][0]["value"],
     }
-    return f"```text\n{_entry('software', 'actorq', software)}\n\n{_entry('article', 'quarl', article)}\n```"
+    return _entry(kind, method["title"].partition(":")[0].lower(), values)
 
 
 def _authors(people: list[dict[str, str]]) -> str:

@@ -352,8 +352,8 @@ def test_a_source_has_an_absolute_path_or_a_url(tmp_path: Path, monkeypatch: pyt
     ("flags", "fact"),
     [
         (("--init-replay",), "init_replay needs init_from"),
-        (("--init-from", ""), "'init_from'.*at least 1 character"),
-        (("--init-from", "x" * 2000), "'init_from'.*at most 1024 characters"),
+        (("--init-from", ""), "'init_from': expected text of 1 to 1,024 characters"),
+        (("--init-from", "x" * 2000), "'init_from': expected text of 1 to 1,024 characters"),
         (("--init-from", "runs/a", "--init-replay", "--algorithm", "ppo"), "init_replay: expected an algorithm with a"),
     ],
 )

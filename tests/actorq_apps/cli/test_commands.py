@@ -59,7 +59,7 @@ if behaviour == "stop":
     finish("stopped", 4)
 if behaviour == "mistake":
     sys.exit(print("error: --run-directory: no space left", file=sys.stderr) or 2)
-os.write(0, b"ready")
+os.write(0, b"ready\\n")
 # Not a read: it would not end by a signal that arrives just before it begins.
 select.select([0, woken], [], [])
 """

@@ -41,7 +41,7 @@ os.set_blocking(wakes, False)
 signal.set_wakeup_fd(wakes)
 print("a line of", name, flush=True)
 if behaviour != "silent":
-    os.write(0, b"ready")
+    os.write(0, b"ready\\n")
 # Last: a test may end the run as soon as it has heard this.
 say(" ".join(["started", *more]))
 if behaviour in ("mistaken", "broken"):
