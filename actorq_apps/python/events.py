@@ -1,17 +1,12 @@
 """What a run tells the program that started it, and its result."""
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Condition
 from typing import Any
 
 from actorq.domain.status import RunState, RunStatus
 from actorq.domain.trajectory import Evaluation
-
-# A reader that is slower than the run loses the oldest events.
-_MOST_EVENTS = 1000
 
 
 @dataclass(frozen=True)
@@ -82,25 +77,3 @@ class EndEvent:
 
 
 Event = StatusEvent | EvaluationEvent | NoticeEvent | EndEvent
-
-
-class EventBuffer:
-    """The events that a reader has not read yet: at most 1,000, and of statuses in a row only the newest."""
-
-    def __init__(self) -> None:
-        self._events: deque[Event] = deque(maxlen=_MOST_EVENTS)
-        self._changed = Condition()
-
-    def put(self, event: Event) -> None:
-        """Add an event. Never blocks."""
-        with self._changed:
-            if isinstance(event, StatusEvent) and self._events and isinstance(self._events[-1], StatusEvent):
-                self._events.pop()
-            self._events.append(event)
-            self._changed.notify()
-
-    def get(self) -> Event:
-        """Wait for the next event."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._events)
-            return self._events.popleft()

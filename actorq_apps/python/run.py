@@ -32,7 +32,8 @@ from actorq_apps.local.observer import ProcessState, ProcessView
 from actorq_apps.local.services import Kind
 from actorq_apps.local.watching import StatusWatch
 from actorq_apps.local.wholerun import DRAIN_MARGIN_S
-from actorq_apps.python.events import EndEvent, EvaluationEvent, Event, EventBuffer, NoticeEvent, Result, StatusEvent
+from actorq_apps.python.buffer import EventBuffer
+from actorq_apps.python.events import EndEvent, EvaluationEvent, Event, NoticeEvent, Result, StatusEvent
 from actorq_apps.python.plot import Plot, plot_run
 
 if TYPE_CHECKING:

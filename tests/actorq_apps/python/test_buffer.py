@@ -1,6 +1,7 @@
 """Events of a run wait for their reader, within bounds."""
 
-from actorq_apps.python.events import EventBuffer, NoticeEvent, StatusEvent
+from actorq_apps.python.buffer import EventBuffer
+from actorq_apps.python.events import NoticeEvent, StatusEvent
 from tests.builders.run_status import run_status
 
 
