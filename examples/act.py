@@ -1,4 +1,4 @@
-"""Act with an exported policy by ONNX Runtime and numpy alone, without ActorQ: for robots and other programs.
+"""Act with an exported policy by ONNX Runtime and numpy alone, for robots and other programs.
 
     actorq export runs/mine -o policy.onnx
     python examples/act.py policy.onnx
@@ -21,7 +21,8 @@ class Policy:
     """The policy of a file. It takes one observation, and acts without exploration."""
 
     def __init__(self, file: Path) -> None:
-        self.description: dict[str, Any] = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+        text = file.with_suffix(".json").read_text(encoding="utf-8")
+        self.description: dict[str, Any] = json.loads(text)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         # Otherwise int8-weights may round activations, too.
@@ -38,7 +39,9 @@ class Policy:
             values = np.zeros(shape) if name == "noise" else np.asarray(observation).reshape(shape)
             feeds[name] = values.astype(tensor["dtype"])
         first = self._session.run(None, feeds)[0][0]
-        return int(first.argmax()) if len(environment["sizes"]) == 1 else first.reshape(environment["actions"]["shape"])
+        if len(environment["sizes"]) == 1:
+            return int(first.argmax())
+        return first.reshape(environment["actions"]["shape"])
 
 
 def main(file: Path, seed: int = 1) -> float:
@@ -50,7 +53,8 @@ def main(file: Path, seed: int = 1) -> float:
     while not over:
         observation, reward, terminated, truncated, _ = environment.step(policy.act(observation))
         episode_return, over = episode_return + float(reward), terminated or truncated
-    print(f"policy v{policy.description['version']} {policy.description['scheme']} returned {episode_return:.1f}")
+    about = policy.description
+    print(f"policy v{about['version']} {about['scheme']} returned {episode_return:.1f}")
     return episode_return
 
 

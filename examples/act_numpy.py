@@ -1,9 +1,9 @@
-"""Act with an exported policy in numpy alone: each node of its graph is one line here. For tiny or unusual machines.
+"""Act with an exported policy in numpy alone, for tiny machines: each node of its graph is one line.
 
     actorq export runs/mine --scheme fp32 --form standard -o policy.onnx
     python examples/act_numpy.py policy.onnx
 
-The `onnx` package only reads the file. Save `weights` and `steps` in any format that your machine reads.
+The `onnx` package only reads the file. Save `weights` and `steps` in any format of your machine.
 """
 
 import sys
@@ -30,13 +30,14 @@ OPERATORS: dict[str, Callable[..., Array]] = {
 
 
 class NumpyPolicy:
-    """The graph of a file as a list of numpy operations. Raises KeyError for an operator that is not above."""
+    """The graph of a file as numpy operations. Raises KeyError for an operator that is not above."""
 
     def __init__(self, file: str) -> None:
         graph = onnx.load(file).graph
         self.weights = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
         self.steps = [
-            (OPERATORS[node.op_type], list(node.input), node.output[0], _attributes(node)) for node in graph.node
+            (OPERATORS[node.op_type], list(node.input), node.output[0], _attributes(node))
+            for node in graph.node
         ]
         self._output = graph.output[0].name
 
@@ -51,7 +52,8 @@ class NumpyPolicy:
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
     # Gemm's factors are 1 in a policy.
     names = {"transB": "transposed", "keepdims": "keepdims"}
-    return {names[each.name]: helper.get_attribute_value(each) for each in node.attribute if each.name in names}
+    known = (each for each in node.attribute if each.name in names)
+    return {names[each.name]: helper.get_attribute_value(each) for each in known}
 
 
 if __name__ == "__main__":

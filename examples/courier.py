@@ -4,7 +4,8 @@
     actorq check courier:Courier-v0
     actorq train --environment courier:Courier-v0
 
-Actors import the module by its name. ActorQ joins the numbers of an observation, and never chooses a masked action.
+Actors import the module by its name. ActorQ joins the numbers of an observation. It never chooses a
+masked action.
 """
 
 from typing import Any
@@ -20,7 +21,7 @@ Observation = dict[str, Any]
 
 
 class Courier(gymnasium.Env[Observation, np.int64]):
-    """Walk to the door of a customer. Moves into walls are masked. A step costs 0.1, and the door returns 1."""
+    """Walk to a door. Moves into walls are masked. A step costs 0.1, and the door returns 1."""
 
     def __init__(self) -> None:
         square = spaces.Box(0, _SIZE - 1, (2,), np.float32)
@@ -48,7 +49,8 @@ class Courier(gymnasium.Env[Observation, np.int64]):
         places = self._courier + _MOVES
         allowed = ((places >= 0) & (places < _SIZE)).all(axis=1)
         places_now = {
-            name: place.astype(np.float32) for name, place in (("courier", self._courier), ("door", self._door))
+            name: place.astype(np.float32)
+            for name, place in (("courier", self._courier), ("door", self._door))
         }
         return {**places_now, "action_mask": allowed.astype(np.int8)}
 

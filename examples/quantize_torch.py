@@ -2,7 +2,7 @@
 
     python examples/quantize_torch.py
 
-Needs the packages of learner and quantizer. Put your own network in the place of `network`, and observations of real
+Needs the packages of learner and quantizer. Replace `network`, and use observations of real
 episodes in the place of the random ones.
 """
 
@@ -38,10 +38,13 @@ def main(folder: Path = Path("quantized")) -> None:
         dynamic_shapes=({0: "batch"},),
         external_data=False,
     )
-    # Each action goes from -1 to 1. `--scheme auto` would write the fastest scheme that is close enough.
+    # Each action is from -1 to 1. `--scheme auto` would write the fastest scheme that is close enough.
     spans = ",".join(["2"] * ACTIONS)
     command = ["actorq", "quantize", str(given), "--calibration", str(folder / "calibration.npz")]
-    subprocess.run([*command, "--action-spans", spans, "--scheme", SCHEME, "-o", str(written), "--force"], check=True)
+    subprocess.run(
+        [*command, "--action-spans", spans, "--scheme", SCHEME, "-o", str(written), "--force"],
+        check=True,
+    )
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

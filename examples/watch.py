@@ -1,9 +1,9 @@
-"""Watch a run by its clients: print each evaluation, keep the best policy, and stop the run once it is good enough.
+"""Watch a run: print each evaluation, keep the best policy, and stop the run once it is good enough.
 
     actorq train &
     python examples/watch.py runs/NAME 200
 
-`runs/NAME/addresses.json` has the addresses of the services. With mutual TLS give the clients certificates.
+`runs/NAME/addresses.json` has the addresses of the services. Mutual TLS needs certificates.
 """
 
 import json
@@ -14,10 +14,13 @@ from actorq.client import LearnerClient, QuantizerClient
 
 
 def main(run: Path, enough: float) -> float:
-    """Watch until an evaluation returns at least `enough`, or the run is over. Returns the best mean return."""
+    """Watch until an evaluation returns at least `enough`, or the run ends. Returns the best return."""
     addresses = json.loads((run / "addresses.json").read_text(encoding="utf-8"))
     best, seen = float("-inf"), 0
-    with LearnerClient(addresses["learner"]) as learner, QuantizerClient(addresses["quantizer"]) as quantizer:
+    with (
+        LearnerClient(addresses["learner"]) as learner,
+        QuantizerClient(addresses["quantizer"]) as quantizer,
+    ):
         # The stream goes on until the run is over. It survives restarts of the learner.
         for status in learner.watch(period_s=0.2):
             evaluation = status.evaluation

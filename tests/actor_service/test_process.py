@@ -353,7 +353,7 @@ def test_an_actor_that_still_makes_its_environments_evaluates_in_the_scheme_of_t
         made.wait(DEADLINE_S)
         return make_environments(*arguments, **keywords)
 
-    monkeypatch.setattr("actor_service.roles.explorer.make_environments", slowly)
+    monkeypatch.setattr("actor_service.roles.actor_role.make_environments", slowly)
     quantizer.publish(constant_policy([0.0, 1.0], version=3))
     with running_actor(beside(learner, quantizer)) as (client, ended):
         assert making.wait(DEADLINE_S)

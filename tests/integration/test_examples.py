@@ -63,14 +63,14 @@ def exported(folder: Path, algorithm: str, spec: EnvironmentSpec, *flags: str) -
 
 
 def test_each_example_is_on_the_page_has_a_test_and_is_short() -> None:
-    found = {each.name for each in EXAMPLES.iterdir() if each.name != "__pycache__"}
+    found = {each.name for each in EXAMPLES.iterdir() if each.name not in ("__pycache__", "ruff.toml")}
     assert found == TESTED.keys()
     page, index = (file.read_text("utf-8") for file in (ROOT / "docs" / "examples.md", EXAMPLES / "README.md"))
     for name, test in TESTED.items():
         assert name in page or name == "README.md"
         assert name in index or name == "README.md"
         assert name.split(".")[0] in (ROOT / test).read_text("utf-8")
-    assert [file.name for file in EXAMPLES.glob("*.py") if len(file.read_text("utf-8").splitlines()) >= 60] == []
+    assert [file.name for file in EXAMPLES.glob("*.py") if len(file.read_text("utf-8").splitlines()) > 64] == []
 
 
 def test_a_policy_of_pytorch_is_quantized(tmp_path: Path) -> None:

@@ -3,12 +3,11 @@
 from functools import partial
 
 import torch
-from pydantic import Field
-from torch import Tensor
-
 from actorq.config.algorithms import AlgorithmConfig
 from learner_service.algorithms import Batch, GradientAlgorithm
 from learner_service.networks import QNetwork
+from pydantic import Field
+from torch import Tensor
 
 
 class SoftQLearningConfig(AlgorithmConfig):

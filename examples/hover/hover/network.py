@@ -1,8 +1,7 @@
 """Hidden layers with a residual block."""
 
-from torch import Tensor, nn
-
 from actorq.domain.spaces import EnvironmentSpec
+from torch import Tensor, nn
 
 _UNITS = 64
 
