@@ -10,11 +10,11 @@ WORKERS ?= 3
 CONTAINER_BUILD ?= docker build
 TAG ?= $(shell sed -n 's/__version__ = "\(.*\)"/\1/p' actorq/__init__.py)
 TORCH_INDEX_URL ?=
-# Another base of the images than that of the Dockerfile, such as python:3.11-slim@sha256:DIGEST.
+# Base of the images, such as python:3.11-slim@sha256:DIGEST. The default is in the Dockerfile.
 PYTHON_IMAGE ?=
 BASE_ARG = $(if $(PYTHON_IMAGE),--build-arg PYTHON_IMAGE=$(PYTHON_IMAGE))
 
-# The tests start hundreds of processes, which would each compile the project anew.
+# The tests start hundreds of processes. Without cached bytecode, each would compile the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: train test test-fast test-cluster mutants docs dist images install lint format protos requirements clean
@@ -22,19 +22,19 @@ unexport PYTHONDONTWRITEBYTECODE
 train: $(VENV)/installed  ## install, then train DQN on CartPole; more flags with ARGS="--seed 2"
 	$(BIN)/actorq train $(ARGS)
 
-test: $(VENV)/installed lint  ## install, then lint, types and all tests in WORKERS processes, one of which makes the whole runs
+test: $(VENV)/installed lint  ## install, then lint, types and all tests in WORKERS processes; one of them runs the whole training runs
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(ARGS)
 
-test-fast: $(VENV)/installed  ## install, then the tests without whole services and benchmarks: for the inner loop
+test-fast: $(VENV)/installed  ## install, then the fast tests: no whole services, no benchmarks
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m 'not cluster and not slow' $(ARGS)
 
-mutants: $(VENV)/installed  ## change the glue in 200 places, one at a time: do the tests notice? Takes hours
+mutants: $(VENV)/installed  ## change the code in 200 places, one at a time, and check that tests fail; takes hours
 	$(BIN)/python -m benchmarks.faults.mutants --check $(ARGS)
 
-test-cluster: $(VENV)/installed  ## install, then the tests on the cluster that KUBECONFIG names, which has the images
+test-cluster: $(VENV)/installed  ## install, then the tests on the cluster of KUBECONFIG, which must have the images
 	$(BIN)/python -m pytest tests/cluster -m cluster $(ARGS)
 
-docs: $(VENV)/installed  ## install, then build the documentation: build/site/index.html needs no server
+docs: $(VENV)/installed  ## install, then build the documentation; open build/site/index.html without a server
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
 dist: $(VENV)/installed  ## install, then make the wheel and the sdist in dist/
@@ -48,7 +48,7 @@ images:  ## build the images of learner, quantizer, actor and operator; CONTAINE
 
 install: $(VENV)/installed  ## create .venv with everything that training and the tests need
 
-# Installs again only when the project's own list of dependencies has changed.
+# Installs again only if the dependencies of the project have changed.
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "actorq needs Python 3.11 or newer, this is %d.%d: make PYTHON=python3.11" % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
@@ -71,7 +71,7 @@ requirements: $(VENV)/installed  ## write docker/requirements/: versions and has
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt uv
 	$(BIN)/python -m sitegen.requirements
 
-# KEDA's contract keeps its package, but its stubs live in ours: protoc is shown its folder under another name.
+# KEDA's .proto file keeps its package name, but its stubs are in ours: protoc gets its folder under another name.
 protos: $(VENV)/installed  ## regenerate actorq/v1 and actorq/externalscaler from protos/
 	$(BIN)/python -m grpc_tools.protoc --proto_path=actorq/externalscaler=protos/externalscaler --proto_path=protos \
 		--python_out=. --pyi_out=. --grpc_python_out=. \
