@@ -1,1 +1,1 @@
-"""Writes what is made from code, results and manifests: parts of the documentation, and the Helm chart."""
+"""Generates parts of the documentation and the Helm chart from code, results and manifests."""

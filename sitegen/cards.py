@@ -1,4 +1,7 @@
-"""Names of columns in the cells of tables: on a narrow screen a row becomes a card, whose lines have these names."""
+"""Adds the names of columns to the cells of tables.
+
+On a narrow screen a row becomes a card, with these names on its lines.
+"""
 
 import re
 from html import escape, unescape
@@ -11,7 +14,7 @@ _TAG = re.compile(r"<[^>]+>")
 
 
 def labelled(html: str) -> str:
-    """The page with each table in a block `cards`, and `data-label` in each cell that is not the first of its row."""
+    """The page with each table in a block `cards`, and with `data-label` in each cell except the first of its row."""
     return _TABLE.sub(lambda found: f'<div class="cards"><table>{_labelled(found[1])}</table></div>', html)
 
 

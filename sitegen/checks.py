@@ -1,4 +1,7 @@
-"""Faults of pages that mkdocs does not see: broken code, typed figures, missing pictures. A strict build fails then."""
+"""Finds faults of pages that mkdocs does not find: broken code, typed figures, missing pictures.
+
+A fault makes a strict build fail.
+"""
 
 import json
 import re
@@ -10,14 +13,14 @@ from typing import Any
 
 import yaml
 
-# A page says with `<!-- not run: REASON -->` above a block why no test runs it.
+# `<!-- not run: REASON -->` above a block says why no test runs it.
 _BLOCK = re.compile(
     r"^(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?(?P<indent> *)```(?P<language>\w*)\n(?P<code>.*?)^(?P=indent)```$",
     re.DOTALL | re.MULTILINE,
 )
 _NO_PROSE = re.compile(r"<!--.*?-->|`[^`]*`|\([^)\s]*\)")
 _FIGURE = re.compile(r"(?<![\w-])\d[\d.,]*")
-# Of HTML in a page. mkdocs itself checks the pictures of Markdown.
+# Pictures of HTML in a page. mkdocs itself checks the pictures of Markdown.
 _PICTURE = re.compile(r"<(?:img|source|object)\b[^>]*?\s(?:src|srcset|data)=\"([^\"#?]+)")
 _READERS: dict[str, Callable[[str], Any]] = {
     "python": lambda code: compile(code, "block", "exec"),
@@ -50,12 +53,12 @@ def blocks_of(markdown: str, page: str) -> Iterator[Block]:
 
 
 def typed_figures(markdown: str) -> list[str]:
-    """The numbers in the prose of a page. A page of benchmarks has none, because its numbers are generated."""
+    """The numbers in the prose of a page. A benchmark page must have none, because its numbers are generated."""
     return _FIGURE.findall(_NO_PROSE.sub("", markdown))
 
 
 def faults(markdown: str, path: str, folder: Path) -> Iterator[str]:
-    """What is wrong with a page, in a line each. path: of the page, relative to docs. folder: of the page."""
+    """One line for each fault of a page. path: of the page, relative to docs. folder: folder of the page."""
     found = list(blocks_of(markdown, path))
     if markdown.count("```") != 2 * len(found):
         yield f"{path}: expected each code block to end with ``` in a line of its own"

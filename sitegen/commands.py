@@ -25,16 +25,16 @@ def commands() -> str:
 
 
 def _block(text: str) -> str:
-    """The text as a block. A terminal breaks long lines itself; a page would scroll sideways."""
+    """The text as a block. A terminal wraps long lines itself, but a page would scroll sideways."""
     lines = [part for line in text.strip().splitlines() for part in wrap(line, _COLUMNS, **_WRAPPED) or [""]]
     return "\n".join(["```text", *lines, "```"])
 
 
 @cache
 def help_of(*command: str, flag: str = "--help") -> str:
-    """The help of a command, from a fork: some commands replace their process, and a fork need not import again."""
+    """The help of a command, from a fork. Some commands replace their process, and a fork has all imports."""
     if command[:1] == ("cluster",):
-        # Once for all forks: it brings the client of Kubernetes.
+        # Once for all forks, because it imports the client of Kubernetes.
         import_module("actorq_apps.cli.cluster")
     reader, writer = os.pipe()
     child = os.fork()

@@ -14,7 +14,7 @@ from actorq.config.settings import Leaf, Settings, leaves
 from actorq.process import ProcessSettings
 from sitegen.markdown import names, table
 
-# Where commands and services declare their own settings.
+# Modules in which commands and services declare their own settings.
 _OF_PROCESSES = {
     "actorq train": "actorq_apps.cli.train",
     "actorq evaluate": "actorq_apps.cli.evaluate",
@@ -53,7 +53,7 @@ def process_settings() -> str:
 
 
 def all_leaves() -> list[Leaf]:
-    """All settings: of a run, of every service, and of each service and command. The first of several with one key."""
+    """All settings: of a run, of every service, and of each service and command. For each key only the first."""
     models: list[type[Settings]] = [
         RunConfig,
         ProcessSettings,

@@ -1,16 +1,16 @@
-"""Makes lists of the names that docstrings explain, for the reference of the Python client."""
+"""Formats the parameters that docstrings explain as lists, for the reference of the Python client."""
 
 import re
 from typing import Any
 
 import griffe
 
-# A line such as "period_s: seconds between two statuses." Its further lines are indented.
+# A line such as "period_s: seconds between two statuses." Continuation lines are indented.
 _NAMES = re.compile(r"^(\w+(?:, \w+)*): (?=\S)")
 
 
 class ExplainedNames(griffe.Extension):
-    """An extension of griffe, which reads docstrings for mkdocstrings."""
+    """An extension of griffe, the parser of docstrings for mkdocstrings."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Change the docstring of an object."""

@@ -1,7 +1,7 @@
 """Hooks of mkdocs: put generated parts into pages, and list folders in the navigation.
 
-A page asks for a part with a comment in a line of its own, `<!-- generated: NAME -->`. The part has the indent of the
-comment. The navigation in mkdocs.yml may name a folder as `folder/*`: all its pages that have no entry of their own.
+A page requests a part with a comment in a separate line, `<!-- generated: NAME -->`. The part gets the indent of the
+comment. In the navigation of mkdocs.yml, `folder/*` stands for all pages of a folder without their own entry.
 """
 
 import logging
@@ -18,7 +18,7 @@ from mkdocs.structure.pages import Page
 
 from sitegen import cards, checks, parts, search, themes
 
-# A strict build fails with a warning of this logger.
+# A warning of this logger makes a strict build fail.
 _log = logging.getLogger("mkdocs.hooks.sitegen")
 _ROOT = Path(__file__).parents[1]
 _PART = re.compile(r"^( *)<!-- generated: (.+?) -->$", re.MULTILINE)
@@ -26,7 +26,7 @@ _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!\w+:|#)([^)\s]+)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Replace patterns in the navigation by the pages that they name."""
+    """Replace patterns in the navigation by the matching pages."""
     pages = sorted(file.src_uri for file in files.documentation_pages())
     named = set(_leaves(config.nav))
     config.nav = _expanded(config.nav, [page for page in pages if page not in named])
@@ -34,7 +34,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Put in the generated parts, and show links to files outside of the documentation as plain text."""
+    """Insert the generated parts, and show links to files outside of the documentation as plain text."""
     filled = _PART.sub(lambda found: indent(parts.part(found[2]), found[1]), markdown)
     folder = Path(config.docs_dir, page.file.src_uri).parent
     for fault in checks.faults(markdown, page.file.src_uri, folder):
@@ -58,7 +58,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 # After the plugin search has written the index, and before the plugin offline copies it.
 @event_priority(-90)
 def on_post_build(config: MkDocsConfig) -> None:
-    """Let the search find each setting by its name."""
+    """Make each setting searchable by its name."""
     search.add_settings(Path(config.site_dir, "search", "search_index.json"))
 
 

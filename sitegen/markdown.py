@@ -23,7 +23,7 @@ def cell(value: object) -> str:
 
 
 def number(value: float) -> str:
-    """A number with three significant digits, or whole when it is larger; thousands are separated."""
+    """A number with three significant digits, or without decimals if it is larger. Commas separate thousands."""
     if isinstance(value, int) or (math.isfinite(value) and abs(value) >= 100):
         return f"{round(value):,}"
     if value and abs(value) < 1e-4:
@@ -32,7 +32,7 @@ def number(value: float) -> str:
 
 
 def interval(found: dict[str, float] | None, middle: str = "median") -> str:
-    """A middle with its interval, such as `7.2 (5.6 to 8.9)`; empty for None."""
+    """A value with its interval, such as `7.2 (5.6 to 8.9)`; empty for None."""
     if found is None:
         return ""
     text = number(found[middle])
@@ -40,7 +40,7 @@ def interval(found: dict[str, float] | None, middle: str = "median") -> str:
 
 
 def names(values: Iterable[object]) -> str:
-    """Values as code, with commas between them."""
+    """Values as code, separated by commas."""
     return ", ".join(f"`{value}`" for value in values)
 
 
@@ -50,7 +50,7 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def spread(values: Iterable[float]) -> str:
-    """Median, with the lowest and the highest of several different values."""
+    """The median. For several different values, also the lowest and the highest."""
     found = sorted(values)
     text = number(median(found))
     return text if found[0] == found[-1] else f"{text} ({number(found[0])} to {number(found[-1])})"

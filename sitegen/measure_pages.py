@@ -2,7 +2,7 @@
 
 `python -m sitegen.measure_pages` after `make docs`. It needs Chromium, and ends with 1 if something overflows.
 
-One page of the browser loads each page of the site in a frame and posts what it finds to a local server.
+A page in the browser loads each page of the site in a frame, and posts its measurements to a local server.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from typing import Any
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _LIMIT_S = 300
 _FRAME = "/measure.html"
-# Closed tabs and details are open here, because hidden blocks have no width. Nothing moves after a change of the width.
+# The script opens closed tabs and details, because hidden blocks have no width. It disables transitions.
 _SCRIPT = """<!doctype html><body style="margin:0"><iframe style="border:0;height:900px"></iframe><script>
 const [pages, widths] = DATA;
 const frame = document.querySelector("iframe");
@@ -55,10 +55,8 @@ async function measured(page) {
 
 @dataclass(frozen=True)
 class Layout:
-    """A page at a width in CSS pixels.
-
-    blocks: number of its code blocks. overflowing: the first lines of those that overflow. sideways: whether the page
-    itself scrolls sideways.
+    """A page at a width in CSS pixels. blocks: number of its code blocks. overflowing: the first lines of overflowing
+    blocks. sideways: whether the page itself scrolls sideways.
     """
 
     page: str
@@ -90,7 +88,7 @@ def measure(site: Path, widths: Sequence[int], program: str) -> list[Layout]:
 
 @contextmanager
 def _served(site: Path, script: str, found: "Queue[Any]") -> Iterator[str]:
-    """The address of a server of the site and of the page that measures it."""
+    """The address of a server that serves the site and the measuring page."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=str(site), script=script, found=found))
     thread = Thread(target=server.serve_forever, name="site", daemon=True)
     thread.start()
@@ -104,8 +102,8 @@ def _served(site: Path, script: str, found: "Queue[Any]") -> Iterator[str]:
 
 @contextmanager
 def _opened(program: str, address: str, width: int, height: int) -> Iterator[None]:
-    """A browser without a window that shows a page."""
-    # As root, Chromium starts without its sandbox only. It shows the pages of this project alone.
+    """A browser without a window that loads a page."""
+    # As root, Chromium starts only without its sandbox. It loads only pages of this project.
     flags = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         size = f"--window-size={width},{height}"
@@ -119,14 +117,14 @@ def _opened(program: str, address: str, width: int, height: int) -> Iterator[Non
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """Serves the site and the measuring page; puts what this page posts into `found`."""
+    """Serves the site and the measuring page, and puts the posted measurements into `found`."""
 
     def __init__(self, *args: Any, script: str, found: "Queue[Any]", **keywords: Any) -> None:
         self._script, self._found = script, found
         super().__init__(*args, **keywords)
 
     def do_GET(self) -> None:
-        """Serve a file of the site. The search index is left out: building it would take most of the time."""
+        """Serve a file of the site, except the search index. Building the search would take most of the time."""
         if self.path == _FRAME:
             self._answer(200, self._script.encode())
         elif self.path.startswith("/search/"):
@@ -136,7 +134,7 @@ class _Handler(SimpleHTTPRequestHandler):
                 super().do_GET()
 
     def do_POST(self) -> None:
-        """Take the measurements."""
+        """Receive the measurements."""
         self._found.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self._answer(200, b"")
 
@@ -152,7 +150,7 @@ class _Handler(SimpleHTTPRequestHandler):
 
 
 def report(layouts: Sequence[Layout]) -> Iterator[str]:
-    """A line for each page with a fault and for each block that overflows, then a sum for each width."""
+    """A line for each page with a fault and for each overflowing block, then a summary for each width."""
     for each in layouts:
         if each.overflowing or each.sideways:
             page = " The page scrolls sideways." if each.sideways else ""
@@ -166,7 +164,7 @@ def report(layouts: Sequence[Layout]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print a line for each page with a fault, and a sum for each width."""
+    """Print a line for each page with a fault, and a summary for each width."""
     parser = argparse.ArgumentParser(prog="python -m sitegen.measure_pages", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--site", type=Path, default=Path("build/site"), help="folder of the built site")
     parser.add_argument("--widths", type=int, nargs="+", default=[1440, 390], help="widths of the window in CSS pixels")

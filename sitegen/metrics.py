@@ -1,4 +1,4 @@
-"""The reference of all Prometheus metrics, from the calls that make them."""
+"""The reference of all Prometheus metrics, from the calls that create them."""
 
 import ast
 from collections.abc import Iterator
@@ -20,16 +20,16 @@ _MAKERS = {
     "variant_gauge": "gauge",
     "variant_counter": "counter",
 }
-# The labels that a maker gives by itself, by the beginning of its name.
+# The labels that a function adds itself, by the prefix of its name.
 _LABELS = {"variant": Variant._fields}
-# Names begin with these. Metrics of every service have another beginning.
+# Prefixes of names. Metrics of every service have another prefix.
 _SERVICES = ("learner", "quantizer", "relay", "actor", "operator")
 LEARNER, QUANTIZER, RELAY, ACTOR, OPERATOR = _PREFIXES = tuple(f"actorq_{name}_" for name in _SERVICES)
 
 
 @dataclass(frozen=True)
 class DocumentedMetric:
-    """A family of metrics: name as it is served, type, labels and meaning."""
+    """A family of metrics: served name, type, labels and meaning."""
 
     name: str
     kind: str
@@ -38,7 +38,7 @@ class DocumentedMetric:
 
 
 def documented() -> list[DocumentedMetric]:
-    """All metrics of all services, in the order of the code; those of the process last."""
+    """All metrics of all services, in the order of the code. Metrics of the process are last."""
     shared = [_ROOT / name / "metrics.py" for name in ("actorq/telemetry", "actorq_apps/operator")]
     sources = [*shared, *sorted(_ROOT.glob("*_service/**/metrics.py"))]
     found = [metric for file in sources for metric in _made_in(file)]
@@ -48,7 +48,7 @@ def documented() -> list[DocumentedMetric]:
 
 
 def of_service(prefix: str) -> list[DocumentedMetric]:
-    """The metrics whose names begin so; with an empty prefix those of every service."""
+    """The metrics with this prefix. With an empty prefix, the metrics that every service has."""
     if prefix:
         return [each for each in documented() if each.name.startswith(prefix)]
     return [each for each in documented() if not each.name.startswith(_PREFIXES)]

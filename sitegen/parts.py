@@ -1,4 +1,4 @@
-"""The generated parts by the names that pages call them by."""
+"""The generated parts, by the names that pages use."""
 
 from collections.abc import Callable
 from functools import partial
@@ -44,7 +44,7 @@ _PARTS: dict[str, Callable[[], str]] = {
 
 
 def _text(name: str) -> str:
-    """A Markdown file beside `docs`, with links for a page in a folder of `docs`."""
+    """A Markdown file outside of `docs`, with links that work in a folder of `docs`."""
     text = (Path(__file__).parents[1] / name).read_text(encoding="utf-8")
     return text.replace("](docs/", "](../").replace("](CHANGELOG.md)", "](changelog.md)")
 
@@ -56,7 +56,7 @@ def _file(name: str) -> str:
     return f"```{language}\n{path.read_text(encoding='utf-8').rstrip()}\n```"
 
 
-# Of one stored result, or of one file.
+# Parts of one stored result, or of one file.
 _OF: dict[str, Callable[[str], str]] = {
     "file": _file,
     "line": verdicts.line,
@@ -66,7 +66,7 @@ _OF: dict[str, Callable[[str], str]] = {
 
 
 def part(name: str) -> str:
-    """The Markdown of a part; raises KeyError for a name that there is not."""
+    """The Markdown of a part. Raises KeyError for an unknown name."""
     kind, _, what = name.partition(" of ")
     made = partial(_OF[kind], what) if what and kind in _OF else TABLES[name] if name in TABLES else _PARTS[name]
     return made()

@@ -1,6 +1,6 @@
 """Writes the generated parts of the README: `python -m sitegen.readme`.
 
-The site fills its pages when it is built. The README is read as it is, so its parts are stored in it, between
+The site generates parts when it is built. The README is read without a build. It therefore contains its parts, between
 `<!-- generated: NAME -->` and `<!-- end -->`.
 """
 
@@ -14,7 +14,7 @@ _PART = re.compile(r"^<!-- generated: (.+?) -->\n.*?^<!-- end -->$", re.DOTALL |
 
 
 def filled(text: str) -> str:
-    """The text with each part as the results of today make it. Raises KeyError for a part that there is not."""
+    """The text with each part generated from the present results. Raises KeyError for an unknown part."""
     return _PART.sub(lambda found: f"<!-- generated: {found[1]} -->\n\n{parts.part(found[1])}\n\n<!-- end -->", text)
 
 

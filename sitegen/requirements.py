@@ -1,9 +1,8 @@
 """Writes docker/requirements/: the packages of the images with versions and hashes, from pyproject.toml and
 constraints.txt.
 
-`make requirements` runs it with uv, after a change of one of these files. It asks the package index that uv is
-configured for. The packages are those for Python 3.11 on Linux. Hashes are those of all files of a version, so they fit
-each processor.
+Run `make requirements` after a change of one of these files. It uses uv and uv's package index. The packages are for
+Python 3.11 on Linux. The hashes cover all files of a version, so they fit each processor.
 """
 
 import re
@@ -13,11 +12,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docker" / "requirements"
-# The extras of each image, then those that its build may add. A file has what the image's own file has not.
+# The extras of each image, then optional extras. The file of an optional extra has only additional packages.
 IMAGES = {"learner": ("learner", "s3"), "quantizer": ("quantizer",), "actor": ("actor",), "operator": ("operator",)}
 ADDITIONS = {"learner": ("mlflow", "wandb"), "actor": ("box2d", "mujoco", "dm-control", "atari", "envpool")}
-# PyTorch, and what its builds for CUDA need, come from the index that the image's builder chooses: each build of a
-# version has files of its own.
+# PyTorch and its CUDA packages come from the index that the builder of the image chooses. Each index has different
+# files.
 OF_TORCH = re.compile(r"(torch|triton|cuda-|nvidia-(?!ml-py))")
 _OPTIONS = (
     "--python-platform",

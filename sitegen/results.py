@@ -1,4 +1,4 @@
-"""What a stored result of a benchmark says besides its figures: how it was made, and which targets it meets."""
+"""The origin of each stored result, and the targets that it meets."""
 
 import json
 import re
@@ -17,8 +17,8 @@ from sitegen.markdown import number, table
 
 Run = dict[str, Any]
 _BY_SPREAD = "met only because the baseline's seeds spread widely"
-# Results that measure the same again, from the older to the newest. The older one is kept, because it missed a target
-# or has tasks that the newer ones lack.
+# Results that measure the same, from the oldest to the newest. An older result is kept because it missed a target, or
+# has tasks that the newer ones lack.
 NEWER = {
     "copies_before": ("copies",),
     "floods_before": ("floods",),
@@ -34,9 +34,9 @@ NEWER = {
 _ROOT = Path(__file__).parents[1]
 _BENCHMARKS = _ROOT / "benchmarks"
 _PAGES = _ROOT / "docs" / "benchmarks"
-# Where a command put its files says nothing.
+# The folders of files are irrelevant.
 _PLACES = re.compile(r"--(json|plot|directory|cache|environments) \S+")
-# Two modules have the last name of this one, which was in no folder when its results were stored.
+# Two modules now have this last name. The module was in no folder when its results were stored.
 _MOVED = {"benchmarks.peers": "benchmarks.libraries.peers"}
 
 
@@ -59,7 +59,7 @@ def stored() -> list[str]:
 
 
 def time_of(name: str) -> str:
-    """When a result was measured, in UTC: a text that sorts by time."""
+    """The time of a measurement in UTC, as text that sorts by time."""
     result = load(name)
     return str(result.get("date") or result["machine"]["date"])
 
@@ -71,7 +71,7 @@ def page(name: str) -> str:
 
 
 def command(name: str) -> str:
-    """The command of a result, by the name that its module has today, without the places of files."""
+    """The command of a result, with the present name of its module and without folders of files."""
     words = _PLACES.sub("", load(name)["command"]).split()
     words[2] = _MOVED.get(words[2], words[2])
     path = _ROOT.joinpath(*words[2].split("."))
@@ -92,7 +92,7 @@ def line(name: str) -> str:
 
 
 def record(name: str) -> str:
-    """A block to open, with the targets and the conditions of a result."""
+    """A collapsed block with the targets and the conditions of a result."""
     return _folded(f"Targets and conditions of `{name}`", f"{targets(name)}\n\n{_conditions(name)}")
 
 
@@ -102,7 +102,7 @@ def targets(name: str) -> str:
 
 
 def overview() -> str:
-    """A block to open, with all results: what made them, when, how many targets are met, and their pages."""
+    """A collapsed block with all results: command, date, number of met targets, and page."""
     rows = []
     for name in stored():
         rows.append((f"[`{name}`]({page(name)})", f"`{command(name)}`", time_of(name)[:10], _met(name)))
@@ -110,24 +110,26 @@ def overview() -> str:
 
 
 def newest_runs(names: Sequence[str]) -> list[Run]:
-    """The runs of each task's newest result. names: results, from the older to the newer."""
+    """The runs of each task's newest result. names: results, from the oldest to the newest."""
     return [run for name in names for run in figures(name)["runs"] if _newest(names)[run["task"]] == name]
 
 
 def older_tables(names: Sequence[str], shown: Callable[[list[Run]], str]) -> str:
-    """A table of the runs of each result that a newer result has measured again. shown: makes a table of runs."""
+    """A table of the runs of each result that a newer result has measured again. shown: function that makes a table of
+    runs.
+    """
     newest = _newest(names)
     older = {name: [run for run in figures(name)["runs"] if newest[run["task"]] != name] for name in names}
     return "\n\n".join(f"`{name}`, {time_of(name)[:10]}:\n\n{shown(runs)}" for name, runs in older.items() if runs)
 
 
 def target_of(stored_target: dict[str, Any]) -> Target:
-    """The target of a stored result. Results from before a field existed have its default."""
+    """The target of a stored result. Missing fields of old results have their defaults."""
     return Target(**{each.name: stored_target[each.name] for each in fields(Target) if each.name in stored_target})
 
 
 def beside(target: Target) -> str:
-    """How a mean compares with that of its baseline, in words. Empty for a target without a baseline."""
+    """Text that compares a mean with its baseline. Empty for a target without a baseline."""
     if target.baseline is None or target.refused:
         return ""
     if target.measured >= target.baseline:
@@ -144,7 +146,9 @@ def _newest(names: Sequence[str]) -> dict[str, str]:
 
 
 def _met(name: str) -> str:
-    """How many targets are met, of those with a verdict, and how many have none. Other processors' do not count."""
+    """The number of met targets among those with a verdict, and the number without one. Targets for other processors do
+    not count.
+    """
     here = [target for target in load(name)["targets"] if target["met"] is not None]
     verdicts = [target["met"] for target in here if not target.get("refused")]
     without = f", {len(here) - len(verdicts)} without a verdict" if len(here) > len(verdicts) else ""
@@ -156,7 +160,7 @@ def _conditions(name: str) -> str:
     machine = result["machine"]
     changes = f", with changes {result['changes']}" if result.get("changes") else ""
     load_average = result.get("load_average")
-    # Results from before GPUs were recorded lack them.
+    # Old results do not record GPUs.
     known = Machine(**{each.name: machine[each.name] for each in fields(Machine) if each.name in machine})
     packages = ", ".join(f"{package} {version}" for package, version in machine["packages"].items())
     return table(

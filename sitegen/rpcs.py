@@ -1,4 +1,4 @@
-"""The reference of the wire: services and messages with their comments, from the .proto files."""
+"""The reference of RPCs: services and messages with their comments, from the .proto files."""
 
 import tempfile
 from functools import cache
@@ -19,7 +19,7 @@ from sitegen.markdown import names, table
 
 _ROOT = Path(__file__).parents[1] / "protos"
 _PACKAGE = "actorq.v1"
-# Field numbers of descriptor.proto. The path of a comment is made of them.
+# Field numbers of descriptor.proto. The path of a comment consists of them.
 _MESSAGES, _ENUMS, _SERVICES = 4, 5, 6
 # Fields of a message, values of an enum, methods of a service.
 _MEMBERS = 2
@@ -116,6 +116,6 @@ def _field_type(message: DescriptorProto, field: FieldDescriptorProto) -> str:
 
 
 def _type_link(name: str) -> str:
-    """A link to the section of one of the project's types; another type's name as code."""
+    """A link to the section of a type of the project; the name of any other type as code."""
     package, _, short = name.removeprefix(".").rpartition(".")
     return f"[{short}](#{short.lower()})" if package == _PACKAGE else f"`{name.removeprefix('.')}`"

@@ -1,4 +1,4 @@
-"""How the search ranks pages: manuals before the pages that say why, and settings by their names."""
+"""Ranks pages in the search: manuals before explanations. Also makes each setting searchable by its name."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Any
 
 from sitegen.configuration import all_leaves
 
-# Of a page, by the longest beginning of its path that is here. Others have 1.
+# Boost of a page, by the longest matching prefix of its path. Others have 1.
 _BOOSTS = {
     "get-started.md": 3.0,
     "faq.md": 2.0,
@@ -25,7 +25,7 @@ _BOOSTS = {
 }
 _SETTINGS = 2.0
 _CONFIGURATION = "reference/configuration.html"
-# Words of readers for the subject of a page that lacks them.
+# Search words that a page does not contain itself.
 _WORDS = {
     "concepts/algorithms.md": ("PPO",),
     "concepts/schemes.md": ("scheme",),
@@ -47,7 +47,7 @@ def settings_of(path: str) -> dict[str, Any]:
 
 
 def add_settings(file: Path) -> None:
-    """Add an entry for each setting to the index of the search, which knows whole tables only."""
+    """Add an entry for each setting to the index of the search, which has only whole tables."""
     index = json.loads(file.read_text(encoding="utf-8"))
     index["docs"] += _settings()
     file.write_text(json.dumps(index, separators=(",", ":")), encoding="utf-8")

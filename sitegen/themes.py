@@ -7,7 +7,7 @@ _IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s#]+)\.png\)")
 
 
 def both_versions(markdown: str, folder: Path) -> str:
-    """The page with each PNG file NAME beside its NAME-dark, where there is one. folder: of the page."""
+    """The page with NAME-dark added to each PNG picture NAME that has one. folder: folder of the page."""
 
     def replaced(found: re.Match[str]) -> str:
         text, name = found.groups()

@@ -1,4 +1,4 @@
-"""Missed targets in plain words. The words stand beside the targets, in MEANINGS of each benchmark."""
+"""Explains missed targets. The explanations are in MEANINGS of each benchmark."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from sitegen.markdown import number, table
 from sitegen.results import NEWER, command, load, page, stored, target_of
 
 _ROOT = Path(__file__).parents[1]
-# What differs between two measurements of the same target: remarks, and the number of seeds.
+# Parts of a name that may differ between two measurements of the same target: remarks and the number of seeds.
 _VARIES = re.compile(r" \([^)]*\)|\d+ seeds\b|\bof \d+$")
 _ALGORITHM = "dqn|d4pg|td3|sac|ppo|impala"
 _TASK = re.compile(rf"(?:({_ALGORITHM})/)?(?:dm_control/|ALE/)?([\w-]+)(?:/(\d+))?")
@@ -21,7 +21,7 @@ _WORDS = {"torch": "PyTorch", "fp32": "FP32", "rigl": "RigL", "static": "static 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A target of a stored result. met is None where the processor lacks what the target needs."""
+    """A target of a stored result. met is None if the processor lacks a feature that the target needs."""
 
     result: str
     target: Target
@@ -29,7 +29,7 @@ class Verdict:
 
     @property
     def meaning(self) -> Meaning:
-        """The plain words of the target. Raises LookupError when its benchmark has none."""
+        """The explanation of the target. Raises LookupError if its benchmark has none."""
         return self._meaning[0]
 
     @property
@@ -39,7 +39,7 @@ class Verdict:
 
     @property
     def case(self) -> str:
-        """The case of the question that the target is, and the processor or the GPU where it matters."""
+        """The case of the question for this target, with the processor or the GPU if relevant."""
         meaning, found = self._meaning
         parts = [meaning.case.format(**{name: plain(text) for name, text in found.groupdict().items()})]
         parts += ["without VNNI"] * self.result.endswith("_without_vnni")
@@ -84,12 +84,12 @@ class Verdict:
 
 
 def failed() -> Iterator[Verdict]:
-    """All targets of all results that are not met. Those of other processors are left out."""
+    """All missed targets of all results, without targets for other processors."""
     return (each for name in stored() for each in of(name) if each.met is False)
 
 
 def missed() -> str:
-    """The targets that their newest measurement misses, by page and question."""
+    """The targets whose newest measurement misses them, by page and question."""
     by_question: dict[tuple[str, str, str], list[Verdict]] = {}
     for each in failed():
         if each.newest is each and not each.target.refused:
@@ -102,9 +102,9 @@ def missed() -> str:
 
 
 def no_verdict() -> str:
-    """The targets that have no verdict by their newest measurement."""
+    """The targets without a verdict in their newest measurement."""
     rows = [
-        # A figure of zero stands for one that was not measured.
+        # Zero means that the figure was not measured.
         (each.link, each.measured if each.target.measured else each.case, each.target.refused)
         for each in failed()
         if each.newest is each and each.target.refused
@@ -113,7 +113,7 @@ def no_verdict() -> str:
 
 
 def missed_before() -> str:
-    """The targets that an older result misses, beside their newest measurement."""
+    """The targets that an older result misses, each with its newest measurement."""
     rows = []
     for each in failed():
         newest = each.newest
@@ -124,9 +124,8 @@ def missed_before() -> str:
 
 
 def line(name: str) -> str:
-    """How a result was made, in one line, and the targets that it misses, in plain words.
-
-    A target that a newer result measures again is left out.
+    """One line about the origin of a result, and an explanation of each target that it misses. It omits targets that a
+    newer result measures again.
     """
     found = [
         f"- **Missed**: {each.meaning.question} {each.measured}. The target is {each.bound}. {each.meaning.means}"
@@ -137,7 +136,7 @@ def line(name: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A task such as `d4pg/dm_control/cartpole-balance/2048`, or a name of a baseline, in words."""
+    """A readable name of a task such as `d4pg/dm_control/cartpole-balance/2048`, or of a baseline."""
     if text in _ALGORITHM.split("|"):
         return text.upper()
     found = _TASK.fullmatch(text)

@@ -1,1 +1,1 @@
-"""Parts of pages outside of the benchmarks: the reference of objects, tested versions, sizes, hints, citation."""
+"""Generated parts of other pages than benchmarks: reference of objects, tested versions, sizes, hints, citation."""

@@ -1,4 +1,4 @@
-"""How to cite this software and its method: from CITATION.cff."""
+"""Makes the citation of this software and its methods, from CITATION.cff."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ _FILE = Path(__file__).parents[2] / "CITATION.cff"
 
 
 def entries() -> str:
-    """The software and the articles of its methods, in the format of BibTeX."""
+    """The software and the articles of its methods, as BibTeX."""
     whole = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
     software = {
         "title": f"{{{whole['title']}}}",

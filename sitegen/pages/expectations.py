@@ -1,4 +1,4 @@
-"""How many environment steps runs of known tasks needed: from the stored results, for the page of hints."""
+"""The environment steps that runs of known tasks needed, from the stored results, for the page of hints."""
 
 from statistics import median
 from typing import Any
@@ -6,14 +6,13 @@ from typing import Any
 from sitegen.markdown import number, spread, table
 from sitegen.results import figures, load, stored
 
-# A target above every return: such runs are for their length.
+# An unreachable target. These runs measure a fixed length.
 _OUT_OF_REACH = 1e8
 
 
 def steps_to_target() -> str:
-    """Each task that some stored result trained to its target, easy ones first.
-
-    Where several results have the same task, algorithm, preset and target, the newest one counts.
+    """Each task that a stored result trained to its target, easy tasks first. If several results have the same task,
+    algorithm, preset and target, the newest counts.
     """
     newest: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for name in sorted(stored(), key=lambda name: str(load(name).get("date") or load(name)["machine"]["date"])):
@@ -34,7 +33,7 @@ def steps_to_target() -> str:
 
 
 def _runs_of(name: str) -> list[dict[str, Any]]:
-    """The runs of a result that had a target which can be reached; none for a result of another kind."""
+    """The runs of a result with a reachable target; none for a result of another kind."""
     found = figures(name)
     runs = found.get("runs") if isinstance(found, dict) else None
     needed = ("solved", "environment", "algorithm", "target_return", "environment_steps")
@@ -48,7 +47,7 @@ def _runs_of(name: str) -> list[dict[str, Any]]:
 
 
 def _budget(runs: list[dict[str, Any]]) -> int:
-    # A run takes a few steps more than its budget.
+    # A run exceeds its budget by a few steps.
     return min(round(int(run["environment_steps"]), -3) for run in runs)
 
 

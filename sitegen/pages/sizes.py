@@ -1,4 +1,4 @@
-"""What a run asks of a cluster, from the manifests in k8s."""
+"""The resources that a run needs in a cluster, from the manifests in k8s."""
 
 from pathlib import Path
 from typing import Any

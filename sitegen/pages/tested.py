@@ -1,4 +1,4 @@
-"""Which versions and machines were tested: from pyproject.toml, constraints.txt, the code and the stored results."""
+"""The tested versions and machines, from pyproject.toml, constraints.txt, the code and the stored results."""
 
 import re
 import tomllib
@@ -39,7 +39,7 @@ def machines() -> str:
 
 
 def pythons() -> str:
-    """What the package says of Python."""
+    """The Python versions that the package declares."""
     project = _project()
     listed = [each.removeprefix(_PYTHON) for each in project["classifiers"] if re.match(_PYTHON + r"3\.", each)]
     recorded = sorted({load(name)["machine"]["python"] for name in stored()})
@@ -63,7 +63,7 @@ def packages() -> str:
 
 
 def formats() -> str:
-    """The number of each format that outlives a process."""
+    """The number of each stored format."""
     earlier = ", ".join(str(each) for each in description._EARLIER)
     rows = [
         ("contract of the services", "`Join`, `PublishCheckpoints`, `WatchPolicies`; files below", CONTRACT, ""),

@@ -18,10 +18,10 @@ _RANGES = (
 
 
 def specification() -> str:
-    """A section for each section of a specification. One that several services have comes once."""
+    """A section for each section of a specification. A section of several services appears once."""
     tree = TrainingRunSpec.model_json_schema()
     places = _places(tree)
-    # Sections of one place come first.
+    # Sections with one path come first.
     ordered = sorted(places.items(), key=lambda each: len(each[1]) > 1)
     parts = [_section(tree, tree, ["spec"], places)]
     parts += [_section(tree, tree["$defs"][model], found, places) for model, found in ordered]
@@ -50,7 +50,7 @@ def columns() -> str:
 
 
 def paths() -> list[str]:
-    """The paths of all fields of a specification, those of shared sections at each of their places."""
+    """The paths of all fields of a specification. Fields of shared sections appear with each of their paths."""
     return [path for path, _ in _flat(_schema()["spec"]["properties"], "spec.")]
 
 
@@ -69,7 +69,7 @@ def _flat(properties: dict[str, Any], above: str) -> Iterator[tuple[str, dict[st
 
 
 def _places(tree: dict[str, Any]) -> dict[str, list[str]]:
-    """The models that are sections, with the paths at which they are, in the order of the specification."""
+    """The models of sections with their paths, in the order of the specification."""
     found: dict[str, list[str]] = {}
 
     def walk(properties: dict[str, Any], above: str) -> None:
@@ -84,7 +84,7 @@ def _places(tree: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _section(tree: dict[str, Any], model: dict[str, Any], paths: list[str], places: dict[str, list[str]]) -> str:
-    """Heading, description and table of a section. paths: where it is in a specification."""
+    """Heading, description and table of a section. paths: its paths in a specification."""
     required = model.get("required", ())
     rows = [
         (f"`{name}`", *_type(field, places), "required" if name in required else _default(field), _meaning(tree, field))
@@ -105,7 +105,7 @@ def _anchor(paths: list[str]) -> str:
 
 
 def _only(field: dict[str, Any]) -> dict[str, Any]:
-    """The field without the choice of having no value."""
+    """The schema of the field without null."""
     return {**field, **next((each for each in field.get("anyOf", ()) if each != {"type": "null"}), {})}
 
 

@@ -1,1 +1,1 @@
-"""Pictures of the first screen as SVG, without fonts or scripts of other servers."""
+"""Pictures of the first screen as SVG, without fonts or scripts from other servers."""

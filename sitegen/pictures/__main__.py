@@ -1,6 +1,6 @@
 """Writes the pictures of the first screen to docs/images: `python -m sitegen.pictures`.
 
-The recording of the panel needs a run, so it has a command of its own: `python -m sitegen.pictures.recording`.
+The recording of the panel needs a run, so it has a separate command: `python -m sitegen.pictures.recording`.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The picture of the three services and what travels between them."""
+"""The picture of the three services and the data between them."""
 
 from sitegen.pictures import svg
 from sitegen.pictures.svg import Palette
@@ -15,7 +15,7 @@ def architecture(palette: Palette) -> str:
         *_service(palette, 4, 4, _BOX_WIDTH, "Learner", "PyTorch, FP32", "trains the policy"),
         *_service(palette, right, 4, _BOX_WIDTH, "Quantizer", "ONNX", "checks each version"),
     ]
-    # Cards behind the actors' box stand for the other actors.
+    # Cards behind the actors' box represent the other actors.
     for shift in (12, 6):
         parts.append(
             svg.box(70 + shift, 186 + shift, 264, _BOX_HEIGHT, palette.box, stroke=palette.accents[1], radius=8)

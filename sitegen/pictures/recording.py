@@ -1,6 +1,6 @@
 """Records `actorq train` on a terminal as an animated SVG: `python -m sitegen.pictures.recording`.
 
-A reader whose system asks for reduced motion sees the last screen only.
+If the reader's system requests reduced motion, only the last screen is visible.
 """
 
 import fcntl
@@ -25,22 +25,22 @@ from rich.text import Text
 from sitegen.pictures import svg, terminal
 
 COLUMNS, _ROWS = 80, 60
-# The display draws the panel this often.
+# Period of the display.
 _PERIOD_S = 0.25
-# Seconds that the whole run takes in the picture at most, and that its last screen stays.
+# Maximum seconds of the run in the picture, and seconds of its last screen.
 _LONGEST_S, _LAST_S = 20.0, 6.0
 _PADDING = 14.0
-# Lines of the smallest panel that has the status of the run.
+# Lines of the smallest panel with the status of the run.
 _WHOLE = 16
 _COMMAND = ("train",)
-# How the display moves back to the first line of the panel, and other controls.
+# Control sequence that moves to the first line of the panel, and other sequences.
 _REDRAWN = re.compile(r"\r?\x1b\[2K(?:\x1b\[1A\x1b\[2K)*")
 _CONTROLS = re.compile(r"\x1b\[\?\d+[hl]|\x1b\[\d*[ABCDGJK]")
 
 
 @dataclass(frozen=True)
 class Screen:
-    """The lines of a terminal from a time on, in seconds since the start of the command."""
+    """The lines of a terminal from a time in seconds since the start of the command."""
 
     at_s: float
     lines: tuple[Text, ...]
@@ -60,7 +60,7 @@ def record(command: Sequence[str], folder: Path) -> list[Screen]:
         try:
             data = os.read(ours, 65536)
         except OSError:
-            # Linux says so when the last process has closed the terminal.
+            # Linux raises this when the last process has closed the terminal.
             break
         if not data:
             break
@@ -73,7 +73,7 @@ def record(command: Sequence[str], folder: Path) -> list[Screen]:
 
 
 def lines_of(written: str) -> tuple[Text, ...]:
-    """The lines on the terminal after a command has written this. A panel replaces the one before it."""
+    """The lines on the terminal after a command has written this output. A panel replaces the previous panel."""
     text = ""
     for part in _REDRAWN.split(written):
         text = _without_panel(text) + part
@@ -91,7 +91,7 @@ def _without_panel(text: str) -> str:
 
 
 def thinned(screens: Sequence[Screen], period_s: float = _PERIOD_S) -> list[Screen]:
-    """The last screen of each period, at the start of the period; the last one of all when it came."""
+    """The last screen of each period, at the start of the period. The very last screen keeps its time."""
     found = [
         Screen(number * period_s, list(of)[-1].lines)
         for number, of in groupby(screens, key=lambda screen: int(screen.at_s / period_s))
@@ -100,12 +100,12 @@ def thinned(screens: Sequence[Screen], period_s: float = _PERIOD_S) -> list[Scre
 
 
 def without_start(screens: Sequence[Screen]) -> list[Screen]:
-    """The screens from the first one with a whole panel on: before it, processes are still starting."""
+    """The screens from the first whole panel on. Before it, processes are still starting."""
     return list(dropwhile(lambda screen: len(screen.lines) < _WHOLE, screens)) or list(screens)
 
 
 def picture(command: str, screens: Sequence[Screen]) -> str:
-    """The animated SVG. A line that stays the same from screen to screen is drawn once."""
+    """The animated SVG. A line that does not change between screens is drawn once."""
     started = screens[0].at_s
     took_s = screens[-1].at_s - started
     scale = min(1.0, _LONGEST_S / took_s) if took_s else 1.0

@@ -1,4 +1,4 @@
-"""The picture of the claim: how much faster runs reach their target, by the number format of their actors."""
+"""The picture of the speedup to the target return, by the number format of the actors."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from sitegen.pictures.svg import Palette
 from sitegen.tables.first_screen import QUANTIZED, megabytes, tasks_of_gain
 
 _WIDTH = 420
-# Where the bars begin, and the length of the longest bar with its interval.
+# Left end of the bars, and the length of the longest bar with its interval.
 _LEFT, _LONGEST = 156, 216
 _ROW, _BAR = 27, 17
 _NAMES = {"torch": "PyTorch, FP32", "fp32": "ONNX Runtime, FP32", "int8": "int8", "int4": "int4"}
@@ -41,7 +41,7 @@ def speedup(palette: Palette) -> str:
 
 
 def _gains(task: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Times faster than torch, with its interval, for each of `_NAMES`."""
+    """Speedup over torch with its interval, for each of `_NAMES`."""
     found = {"torch": {"value": 1.0, "low": 1.0, "high": 1.0}}
     for variant in task["variants"]:
         for ratio in variant["ratios"]:

@@ -10,7 +10,7 @@ _FONTS = "-apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif
 
 @dataclass(frozen=True)
 class Palette:
-    """Colors of a color scheme. accents: of what the picture is about, the strongest last."""
+    """Colors of a color scheme. accents: colors of the main content, the strongest last."""
 
     name: str
     text: str
@@ -33,7 +33,7 @@ def number(value: float) -> str:
 def text(
     x: float, y: float, content: str, size: float, color: str, *, bold: bool = False, anchor: str = "start"
 ) -> str:
-    """A line of text whose baseline is at y. anchor: start, middle or end."""
+    """A line of text with its baseline at y. anchor: start, middle or end."""
     weight = ' font-weight="600"' if bold else ""
     at = "" if anchor == "start" else f' text-anchor="{anchor}"'
     place = f'x="{number(x)}" y="{number(y)}"'
@@ -63,7 +63,7 @@ def arrow_marker(color: str) -> str:
 
 
 def document(width: float, height: float, title: str, parts: list[str]) -> str:
-    """A whole picture. title: for readers that do not see it."""
+    """A whole picture. title: text for screen readers."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {number(width)} {number(height)}" '
         f'width="{number(width)}" height="{number(height)}" role="img" font-family="{_FONTS}">'

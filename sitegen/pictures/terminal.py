@@ -1,4 +1,6 @@
-"""Lines of a terminal as SVG: text in columns; frames, charts and bars as shapes, which look alike in every font."""
+"""Lines of a terminal as SVG: text in columns. Frames, charts and bars are shapes, so that they do not depend on the
+font.
+"""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -32,7 +34,7 @@ def row(line: Text) -> str:
     """A line of a terminal, with its upper left corner at 0, 0."""
     parts: list[str] = []
     column = 0
-    # Spaces are of every color, so that they do not divide words.
+    # Spaces match every color, so that they do not split text.
     for (kind, color, bold), run in groupby(_cells(line), key=lambda cell: (_kind(cell[0]), *cell[1:])):
         content = "".join(character for character, *_ in run)
         if kind == "text":

@@ -1,4 +1,4 @@
-"""Tables of the benchmark pages, by the names that pages call them by: those of the functions, with spaces."""
+"""Tables of the benchmark pages. Pages use the names of the functions, with spaces for underscores."""
 
 from collections.abc import Callable
 from inspect import getmembers, isfunction

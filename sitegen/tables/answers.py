@@ -13,7 +13,7 @@ from sitegen.markdown import number, percent, table
 from sitegen.results import NEWER, Run, figures, load, newest_runs, target_of
 from sitegen.verdicts import plain
 
-# Names of the targets that two answers read.
+# Names of the targets that two answers use.
 _SOONER, _CARBON = r".+, time to the target over torch", r".+, carbon over torch"
 _PARITY = ("parity", *NEWER["parity"])
 _PPO = ("on_policy_ppo", *NEWER["on_policy_ppo"])
@@ -54,7 +54,7 @@ def _energy() -> list[str]:
 
 
 def _returns() -> list[str]:
-    """Counts of tasks, by how the mean compares with that of the other library."""
+    """Numbers of tasks, by the comparison of their mean with the other library's."""
     runs = [*newest_runs(_PARITY), *newest_runs(_PPO)]
     found = {}
     for task in dict.fromkeys(run["task"] for run in runs):
@@ -140,7 +140,7 @@ def _sparse() -> list[str]:
 
 
 def _targets(names: tuple[str, ...], pattern: str) -> list[Target]:
-    """Targets of these results whose whole names match, without those for processors that lack an int8 dot product."""
+    """Targets of these results whose full names match, except those for processors without an int8 dot product."""
     stored: list[dict[str, Any]] = [each for name in names for each in load(name)["targets"]]
     found = [target_of(each) for each in stored if re.fullmatch(pattern, each["name"])]
     return [each for each in found if each.needs in ("", DOT_PRODUCT)]

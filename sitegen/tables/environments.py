@@ -9,7 +9,7 @@ _PACKAGES = ("packages", *NEWER["packages"])
 
 
 def packages() -> str:
-    """Runs in environments of packages from PyPI, beside random actions, by the newest result."""
+    """Runs in environments of packages from PyPI, compared with random actions, by the newest result."""
     return _packages(_newest_packages())
 
 
@@ -80,7 +80,7 @@ def structured_peers() -> str:
 
 
 def structured() -> str:
-    """Runs in coded environments of several parts: the return, and the most that a policy blind to a part can have."""
+    """Runs in coded environments of several parts: their return, and the highest one of policies that ignore a part."""
     found: dict[str, dict[str, list[Run]]] = {}
     for run in figures("structured")["runs"]:
         found.setdefault(run["kind"], {}).setdefault(run["algorithm"], []).append(run)
@@ -98,7 +98,7 @@ def structured() -> str:
 
 
 def refused_packages() -> str:
-    """What `actorq` says of these environments without wrappers."""
+    """The errors of `actorq` for these environments without wrappers."""
     found = figures("packages")["packages"]
     rows = [(f"`{each['package']}`", each["refused_without_wrappers"]) for each in found]
     return table(("package", "without wrappers"), (row for row in rows if row[1]))

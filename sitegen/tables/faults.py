@@ -14,14 +14,14 @@ def chaos() -> str:
 
 
 def transitions() -> str:
-    """What became of the transitions under these faults."""
+    """Stored, lost and doubled transitions under these faults."""
     found = figures("chaos")
     counts = ((f"transitions {name}", count) for name, count in found["transitions"].items())
     return table(("", "count"), [("faults", found["faults"]), ("seconds", found["seconds"]), *counts])
 
 
 def chaos_variants() -> str:
-    """Transitions and faults of runs of other kinds."""
+    """Transitions and faults of other kinds of runs."""
     names = {"chaos_ppo": "on-policy (PPO)", "chaos_relay": "a relay", "chaos_storage": "object storage"}
     rows = []
     for name, kind in names.items():
@@ -64,7 +64,7 @@ def training_runs() -> str:
 
 
 def lost_volume() -> str:
-    """What a TrainingRun loses with its volumes, and starts beside plain manifests."""
+    """The losses of a TrainingRun whose volumes were deleted, and start times compared with plain manifests."""
     found = figures("lost_volume")
     lost = found["loss"]
     keys = ("steps_before", "steps_after", "updates_before", "updates_after", "lost_s", "seconds_until_it_trains_on")
@@ -83,7 +83,7 @@ def lost_volume() -> str:
 
 
 def copies() -> str:
-    """A learner in a copied folder, and a run that is set back to a snapshot."""
+    """A learner in a copied folder, and a run that is restored from a snapshot."""
     sides = {"before": figures("copies_before"), "now": figures("copies")}
 
     def of(part: str, *keys: str) -> list[tuple[object, ...]]:
@@ -133,7 +133,7 @@ def fuzz() -> str:
 
 
 def mutants() -> str:
-    """Changes of the code, and how many of them no test noticed."""
+    """Numbers of changes of the code, and of those that no test detected."""
     found = figures("mutants")
     head = ("changes", "not noticed", "noticed by an earlier run")
     return table(head, [(found["mutants"], len(found["survivors"]), found["killed_earlier"])])

@@ -1,4 +1,4 @@
-"""Tables of README and home page: what quantized actors gain, and what the whole system gains."""
+"""Tables of README and home page: the gain from quantized actors, and the gain of the whole system."""
 
 import re
 from statistics import median
@@ -21,7 +21,7 @@ Run = dict[str, Any]
 
 
 def tasks_of_gain() -> list[Task]:
-    """The comparisons of actors, the widest policies of an algorithm first."""
+    """The comparisons of actors. The widest policies of each algorithm come first."""
     return [task for name in _GAINS for task in results.figures(name)["tasks"]]
 
 
@@ -31,7 +31,7 @@ def megabytes(task: Task) -> str:
 
 
 def quantization_gain() -> str:
-    """Times faster to the target return with quantized actors, over both kinds of FP32 actors."""
+    """Speedup to the target return with quantized actors, over both kinds of FP32 actors."""
     head = [f"{name} over {_BASELINES[baseline]}" for name in QUANTIZED for baseline in _BASELINES]
     rows = []
     for task in tasks_of_gain():
@@ -43,7 +43,7 @@ def quantization_gain() -> str:
 
 
 def _ratios(task: Task) -> dict[tuple[str, str], Ratio | None]:
-    """Times faster to the target, by the name of the actors and that of the actors of comparison."""
+    """Speedups to the target, by the names of the actors and of the baseline actors."""
     return {
         (variant["name"], ratio["baseline"]): ratio["time_to_target"]
         for variant in task["variants"]
@@ -52,7 +52,7 @@ def _ratios(task: Task) -> dict[tuple[str, str], Ratio | None]:
 
 
 def _gain(ratio: Ratio | None) -> str:
-    """A ratio with its interval. A ratio that may be 1, or that has no interval, is no clear gain."""
+    """A ratio with its interval. A ratio without an interval, or whose interval contains 1, is no clear gain."""
     if ratio is None:
         return "not reached"
     text = interval(ratio, "value")
@@ -65,7 +65,7 @@ def _is_clear(ratio: Ratio | None) -> bool:
 
 
 def limits_of_gain() -> str:
-    """What quantized actors do not give, as a list."""
+    """Limits of the gain from quantized actors, as a list."""
     tasks = tasks_of_gain()
     widest, narrowest = (of(tasks, key=lambda task: int(task["width"])) for of in (max, min))
     size = f"A policy of {megabytes(widest)} MB for {_short(widest['environment']).partition('-')[0]}"

@@ -1,4 +1,4 @@
-"""Tables of on-policy training: returns and speed beside another library, throughput."""
+"""Tables of on-policy training: returns and speed compared with another library, throughput."""
 
 from itertools import groupby
 from statistics import fmean, median, stdev
@@ -59,7 +59,7 @@ def on_policy_layouts() -> str:
 
 
 def on_policy_missing_actor() -> str:
-    """Steps per second before and after one actor has stopped."""
+    """Steps per second before and after one actor stops."""
     rows = [
         (each["actors"], each["all"], each["without"], percent(each["without"] / each["all"]))
         for each in figures("on_policy_missing_actor")["rows"]

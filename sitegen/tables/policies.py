@@ -33,7 +33,7 @@ def _fidelity(result: str) -> str:
 
 
 def foreign() -> str:
-    """Agreement of each policy of another library, as it is printed and as it is measured."""
+    """Printed and measured agreement of each policy of another library."""
     rows = [
         (
             each["library"],
@@ -49,7 +49,7 @@ def foreign() -> str:
 
 
 def quantize() -> str:
-    """Policies of each library: what `auto` takes, beside onnxruntime.quantization. Medians."""
+    """Policies of each library: the choice of `auto` compared with onnxruntime.quantization. Medians."""
     libraries: dict[str, list[dict[str, Any]]] = {}
     for each in figures("quantize")["models"]:
         libraries.setdefault(each["library"], []).append(each)
@@ -79,7 +79,7 @@ def _inference(result: str) -> str:
     rows = []
     for found in cells:
         timings = found["timings"]
-        # Further forms of a scheme have a comma in their names. They are there for comparison alone.
+        # Names with a comma are variants of a scheme. They are only for comparison.
         fastest = min(each["median"] for name, each in timings.items() if "," not in name)
         times = [number(timings[each]["median"]) for each in schemes]
         bold = [
@@ -91,7 +91,7 @@ def _inference(result: str) -> str:
 
 
 def encodings() -> str:
-    """Versions in two weight encodings beside versions in one, by width."""
+    """Versions in two weight encodings compared with versions in one, by width."""
     rows = [
         (
             width,
@@ -107,7 +107,7 @@ def encodings() -> str:
 
 
 def swap() -> str:
-    """Time from tensors to a policy that acts, by width."""
+    """Time from tensors to an acting policy, by width."""
     widths = figures("swap")["widths"]
     ways = next(iter(widths.values()))
     rows = [(way, *(found[way]["total_ms"] for found in widths.values())) for way in ways]

@@ -102,7 +102,7 @@ def energy() -> str:
 
 
 def energy_shares() -> str:
-    """Where the energy of a short run goes."""
+    """Energy of a short run, by service."""
     runs = figures("start")["runs"]
     rows = [(name, percent(median(run["energy_shares"][name] for run in runs))) for name in runs[0]["energy_shares"]]
     return table(("process", "share of the energy"), rows)
@@ -166,7 +166,7 @@ def _returns_of(found: list[Run]) -> str:
 
 
 def memory() -> str:
-    """The most memory that each process of these runs took."""
+    """Peak memory of each process of these runs."""
     found: dict[str, list[float]] = {}
     for run in newest_runs(_RETURNS):
         for name, value in run["peak_memory_mb"].items():
@@ -211,7 +211,7 @@ def peers() -> str:
 
 
 def parity() -> str:
-    """Final returns beside those of Stable-Baselines3, by the newest result."""
+    """Final returns compared with Stable-Baselines3, by the newest result."""
     return _parity_of(newest_runs(_PARITY))
 
 
@@ -258,7 +258,7 @@ def _rlx2_of(found: list[Run]) -> str:
 
 
 def rlx2_costs() -> str:
-    """Floating-point operations and bytes of sparse methods, and how often their policies act in int8."""
+    """Floating-point operations and bytes of sparse methods, and the share of their policies that act in int8."""
     rows = []
     for task, of_task in _by("task", newest_runs(_RLX2)).items():
         for method, runs in _by("method", of_task).items():
@@ -273,7 +273,7 @@ def rlx2_costs() -> str:
 
 
 def rlx2_published() -> str:
-    """What the paper found, over dense training."""
+    """Results of the paper, relative to dense training."""
     returns = [(*key, *map(percent, astuple(PAPER[key])), f"{share}%") for key, share in PUBLISHED_RETURNS.items()]
     methods = list(PUBLISHED_MEANS["td3"])
     means = [(algorithm, *(f"{share}%" for share in of.values())) for algorithm, of in PUBLISHED_MEANS.items()]
@@ -330,7 +330,7 @@ def sweep() -> str:
 
 
 def warmstart() -> str:
-    """Environment steps of each way to begin, by seed, and their medians."""
+    """Environment steps of each way to start, by seed, and their medians."""
     found = figures("warmstart")
     names = {"fresh": "new networks", "warm": "networks of the first run", "warm_with_replay": "with its replay too"}
     rows = [

@@ -1,4 +1,4 @@
-"""Which scheme is fastest, for the page that chooses one, from the stored timings of calls."""
+"""The fastest schemes, from the stored timings of calls, for the page about choosing a scheme."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -39,8 +39,8 @@ def _of_cell(measured: dict[str, Any]) -> str:
 
 
 def _as_fast(measured: dict[str, Any]) -> list[str]:
-    """The fastest scheme, then those that count as equal to it."""
-    # Names with a comma are further forms of a scheme, for comparison alone.
+    """The fastest scheme, then the schemes that count as equally fast."""
+    # Names with a comma are variants of a scheme. They are only for comparison.
     times = {name: each["median"] for name, each in measured["timings"].items() if "," not in name and name != _TORCH}
     best = min(times.values())
     return sorted((name for name, time in times.items() if time <= _EQUAL * best), key=lambda name: times[name])
@@ -52,7 +52,7 @@ def _network(name: str) -> str:
 
 
 def price_of_int8() -> str:
-    """How much slower int8 is than int8-static, at most, in the rows of MLPs above batch 1."""
+    """The largest slowdown of int8 against int8-static, in the rows of MLPs above batch 1."""
     worst = max(_static_rows(), key=_price)
     return (
         f"In the rows of MLPs above batch 1, a call in `int8` takes at most {_price(worst) - 1:.0%} longer than one in "
@@ -71,7 +71,7 @@ def _static_rows() -> list[dict[str, Any]]:
 
 
 def static_rows() -> str:
-    """In how many rows of MLPs above batch 1 int8-static is the fastest scheme or equal to it, and where it is not."""
+    """The number of rows of MLPs above batch 1 with int8-static as (equally) fastest scheme, and the other rows."""
     rows = _static_rows()
     others = [each for each in rows if _STATIC not in _as_fast(each)]
     first = (

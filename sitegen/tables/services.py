@@ -11,7 +11,7 @@ _PRECISION = ("precision", *NEWER["precision"])
 
 
 def learner() -> str:
-    """Updates per second beside other libraries."""
+    """Updates per second compared with other libraries."""
     return _learner("learner")
 
 
@@ -55,7 +55,7 @@ def _learner_cores(result: str) -> str:
 
 
 def gpu() -> str:
-    """Updates per second on a GPU and on the CPU beside it."""
+    """Updates per second on a GPU and on the CPU of the same machine."""
     rows = [
         (case, contender.removeprefix(f"{device} "), device.upper(), rate)
         for case, rates in figures("gpu")["cases"].items()
@@ -87,7 +87,7 @@ def _precision(found: list[Run]) -> str:
 
 
 def throughput() -> str:
-    """Speeds over those of an earlier commit."""
+    """Speeds relative to an earlier commit."""
     found = figures("throughput")
     names = {
         "updates": "updates/s of the learner",
@@ -115,7 +115,7 @@ def sparse_learner() -> str:
 
 
 def actor() -> str:
-    """Steps per second of the acting loop beside bare loops."""
+    """Steps per second of the acting loop compared with bare loops."""
     return _actor("actor")
 
 
@@ -146,7 +146,7 @@ def pools() -> str:
 
 
 def profile() -> str:
-    """Predicted speeds beside measured ones."""
+    """Predicted and measured speeds."""
     keys = ("task", "scheme", "samples_per_insert", "actors", "predicted_steps_per_s", "measured_steps_per_s")
     rows = [(*(run[key] for key in keys), percent(run["error"]), run["limit"]) for run in figures("profile")["runs"]]
     head = (
@@ -163,7 +163,7 @@ def profile() -> str:
 
 
 def scaling() -> str:
-    """How the autoscaler settles."""
+    """Number of actors that the autoscaler reaches."""
     rows = []
     for _, (up, down) in figures("scaling").items():
         rows += [_settled("up", up), _settled("down", down)]
@@ -178,7 +178,7 @@ def _settled(direction: str, found: dict[str, Any]) -> tuple[object, ...]:
 
 
 def load() -> str:
-    """What the learner takes from many streams at once, beside a bare gRPC server."""
+    """Throughput of a learner with many streams, compared with a bare gRPC server."""
     found = figures("load")
     names = {
         "segments_per_s": "segments/s",
@@ -228,7 +228,7 @@ def fanout() -> str:
     }
     rows = [(text, spread(found[way]["all_ms"])) for way, text in ways.items()]
     about = f"{found['subscribers']} subscribers, a policy of {number(found['policy_bytes'])} bytes:"
-    return f"{about}\n\n{table(('way', 'ms until the last subscriber has it'), rows)}"
+    return f"{about}\n\n{table(('way', 'ms until the last subscriber has the policy'), rows)}"
 
 
 def fanout_memory() -> str:
