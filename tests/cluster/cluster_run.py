@@ -1,4 +1,4 @@
-"""Drives a run on a real cluster as a person does: by the `actorq` command, port-forward and the Kubernetes API."""
+"""Controls a run on a real cluster like a user: by the `actorq` command, forwarded ports and the Kubernetes API."""
 
 import os
 import subprocess
@@ -28,9 +28,9 @@ from actorq_apps.cluster.portforward import PortForward, open_pod_port
 HERE = Path(__file__).parent
 ACTOR_PORT = 50053
 _COMMAND_TIMEOUT_S = 300
-# Of a call of an actor, which may have much to send before it is drained.
+# Deadline of a call of an actor, which may have much to send before it is drained.
 _DEADLINE_S = 60.0
-# Of each pod, and of a namespace, when a test has failed.
+# Lines of the log of each pod, and events of a namespace, after a failed test.
 _LOG_LINES = 20
 _EVENTS = 30
 
@@ -41,14 +41,14 @@ def on_cluster(timeout_s: int) -> list[pytest.MarkDecorator]:
 
 
 def actorq(*arguments: str) -> str:
-    """Run a command to its end, which must be a good one; returns what it printed."""
+    """Run a command, which must succeed; returns its output."""
     completed = _completed(arguments)
     assert completed.returncode == 0, completed.stdout + completed.stderr
     return completed.stdout
 
 
 def failing_actorq(*arguments: str) -> str:
-    """Run a command that must fail; returns the one line that says why."""
+    """Run a command that must fail; returns its one line of error."""
     completed = _completed(arguments)
     assert completed.returncode in (1, 2), completed.stdout + completed.stderr
     (line,) = completed.stderr.splitlines()
@@ -67,10 +67,8 @@ def _completed(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 @dataclass
 class ClusterRun:
-    """A run in a namespace of the cluster that KUBECONFIG names.
-
-    overlay: what `actorq cluster up` is given.
-    environment_steps: the most that the learner has told so far.
+    """A run in a namespace of the cluster that KUBECONFIG names. overlay: the argument of `actorq cluster up`.
+    environment_steps: the highest number that the learner has reported.
     """
 
     cluster: Cluster
@@ -80,7 +78,7 @@ class ClusterRun:
 
     @classmethod
     def in_namespace(cls, namespace: str, overlay: str, certificates_directory: Path | None = None) -> "ClusterRun":
-        """A run that is not there yet."""
+        """A run that is not deployed yet."""
         return cls(connect(namespace), overlay, certificates_directory)
 
     def volumes(self) -> list[dict[str, Any]]:
@@ -89,35 +87,35 @@ class ClusterRun:
 
     @property
     def certificates(self) -> Certificates | None:
-        """Those of a person who has them."""
+        """The operator's certificates, if the run has any."""
         return Certificates.of(self.certificates_directory, "operator")
 
     def up(self) -> str:
-        """Deploy, and wait until it makes progress."""
+        """Deploy the run, and wait until it makes progress."""
         return self.command("up", self.overlay, *self._flags())
 
     def down(self, *flags: str) -> str:
-        """End it."""
+        """Remove the run."""
         return self.command("down", *flags)
 
     def status_command(self) -> str:
-        """What `actorq cluster status` prints."""
+        """The output of `actorq cluster status`."""
         return self.command("status", *self._flags())
 
     def scale(self, actors: int) -> None:
-        """Ask for so many actors."""
+        """Scale to this number of actors."""
         self.command("scale", "actors", str(actors))
 
     def command(self, name: str, *arguments: str) -> str:
-        """A subcommand of `actorq cluster`."""
+        """Run a subcommand of `actorq cluster`."""
         return actorq("cluster", name, *arguments, "-n", self.cluster.namespace)
 
     def failing(self, name: str, *arguments: str) -> str:
-        """The line with which a subcommand of `actorq cluster` fails."""
+        """The error line of a subcommand of `actorq cluster` that fails."""
         return failing_actorq("cluster", name, *arguments, "-n", self.cluster.namespace)
 
     def until(self, condition: Callable[[RunStatus], bool], period_s: float = 0.1) -> RunStatus:
-        """Watch the run, also across deaths of its learner, until `condition` holds; steps must never be fewer."""
+        """Watch the run, also across restarts of its learner, until `condition` holds. Steps must never decrease."""
         while True:
             try:
                 with access.learner_of(self.cluster, self.certificates) as learner:
@@ -131,16 +129,16 @@ class ClusterRun:
                 self.cluster.await_pod_change(ACTORQ, 1)
 
     def pods(self, role: str = "") -> list[diagnosis.PodView]:
-        """The pods, those that are ending among them."""
+        """The pods, including ending ones."""
         return [diagnosis.view(pod) for pod in access.pods_of(self.cluster, role)]
 
     def await_pods(self, condition: Callable[[list[diagnosis.PodView]], bool], role: str = "") -> None:
-        """Return when the pods are as they should be."""
+        """Return when the pods fulfill a condition."""
         while not condition(self.pods(role)):
             self.cluster.await_pod_change(ACTORQ, 1)
 
     def restarts(self) -> int:
-        """Of containers of all pods that there are."""
+        """The number of restarts of containers in all existing pods."""
         return sum(pod.restarts for pod in self.pods())
 
     def delete_pod(self, name: str, kill: bool = False) -> None:
@@ -156,7 +154,7 @@ class ClusterRun:
         )
 
     def log_lines(self, pod: str) -> Iterator[str]:
-        """What a pod has logged, and logs from now on."""
+        """The lines that a pod has logged, and new lines."""
         read: Any = self.cluster.core().read_namespaced_pod_log
         response = read(pod, self.cluster.namespace, follow=True, _preload_content=False)
         for line in response:
@@ -164,13 +162,13 @@ class ClusterRun:
 
     @contextmanager
     def port(self, pod: str, port: int) -> Iterator[str]:
-        """An address of this machine that leads to a port of a pod."""
+        """An address of this machine that forwards to a port of a pod."""
         with PortForward(lambda: open_pod_port(self.cluster, pod, port)) as forward:
             yield forward.address
 
     @contextmanager
     def quantizer(self) -> Iterator[QuantizerClient]:
-        """A client of the quantizer, once its pod is ready: a short run may end sooner than the first probe."""
+        """A client of the quantizer, once its pod is ready. A short run may end before the first probe."""
         self.await_pods(lambda pods: any(pod.ready for pod in pods), "quantizer")
         with (
             access.forwarded(self.cluster, "quantizer", tell=print) as forward,
@@ -190,7 +188,7 @@ class ClusterRun:
 
 
 def describe(namespace: str) -> str:
-    """What there is to say about a namespace when a test has failed: its pods, their logs, its newest events."""
+    """Describe a namespace after a failed test: its pods, their logs, its newest events."""
     cluster = connect(namespace)
     lines = [f"namespace {namespace}"]
 
@@ -213,7 +211,7 @@ def describe(namespace: str) -> str:
 
 
 def acting(status: RunStatus) -> list[ActorStatus]:
-    """The actors that are connected and have made steps."""
+    """The connected actors that have made steps."""
     return [
         actor
         for actor in status.actors
@@ -222,14 +220,14 @@ def acting(status: RunStatus) -> list[ActorStatus]:
 
 
 class Timings:
-    """Measured seconds, for the lines at the end of the tests."""
+    """Measured seconds, for the summary at the end of the tests."""
 
     def __init__(self) -> None:
         self.noted: list[tuple[str, float]] = []
 
     @property
     def lines(self) -> list[str]:
-        """For a person."""
+        """Readable lines with all times."""
         return [f"{seconds:7.1f} s  {what}" for what, seconds in self.noted]
 
     @contextmanager
@@ -240,10 +238,10 @@ class Timings:
         self.record(what, time.monotonic() - begin)
 
     def record(self, what: str, seconds: float) -> None:
-        """Take down a time."""
+        """Record a time."""
         self.noted.append((what, seconds))
 
 
 def kubeconfig_is_set() -> bool:
-    """Whether somebody has said which cluster these tests may use."""
+    """Whether KUBECONFIG names a cluster for these tests."""
     return bool(os.environ.get("KUBECONFIG"))

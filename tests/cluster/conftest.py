@@ -1,4 +1,4 @@
-"""Namespaces for tests on a real cluster, and the times that they took: CLUSTER_TIMES names a JSON file for them."""
+"""Namespaces for tests on a real cluster, and their measured times. CLUSTER_TIMES names a JSON file for the times."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def overlays(tmp_path_factory: pytest.TempPathFactory) -> Overlays:
 
 @pytest.fixture(scope="module")
 def new_namespace() -> Iterator[Callable[..., str]]:
-    """Makes namespaces that take only restricted pods, or of another level, and are gone after the module's tests."""
+    """Makes namespaces for restricted pods, or of another level, and deletes them after the module's tests."""
     if not kubeconfig_is_set():
         pytest.fail("KUBECONFIG must name the cluster to test on")
     core = connect(None).core()
@@ -53,14 +53,14 @@ def new_namespace() -> Iterator[Callable[..., str]]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the cluster's side of a failure: its namespace will be gone when somebody looks."""
+    """Print the state of the cluster after a failure, because the namespace will be deleted."""
     report = yield
     if report.failed and call.when != "teardown":
         for namespace in _NAMESPACES:
             try:
                 report.sections.append(("cluster", describe(namespace)))
             except Exception as error:
-                # The failure itself is what matters; a cluster that is gone has nothing to say.
+                # The failure itself is more important, and the cluster may be unreachable.
                 report.sections.append(("cluster", f"namespace {namespace}: {error!r}"))
     return report
 

@@ -1,4 +1,4 @@
-"""Overlays for the cluster that the tests meet: what an older Kubernetes lacks is replaced by what it has."""
+"""Adapts overlays to the cluster of the tests. Features that an older Kubernetes lacks are replaced."""
 
 import shutil
 from copy import deepcopy
@@ -15,17 +15,15 @@ from actorq_apps.cluster.objects import WORKLOADS, Object
 HERE = Path(__file__).parent
 K8S = HERE.parents[1] / "k8s"
 BUDGETS = ("policy/v1", "policy/v1beta1")
-# The first minor versions of Kubernetes 1 that know them without being told to.
+# The first minor versions of Kubernetes 1 that have these features by default.
 _GRPC_PROBES, _EVICTION_POLICIES = 24, 26
 _PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 
 
 @dataclass(frozen=True)
 class Offered:
-    """What a cluster has of what is not everywhere.
-
-    budgets: version of PodDisruptionBudget. eviction_policies: whether it knows unhealthyPodEvictionPolicy.
-    grpc_probes: whether the kubelet can ask for health by gRPC.
+    """Features of a cluster that depend on its version. budgets: version of PodDisruptionBudget. eviction_policies:
+    whether it knows unhealthyPodEvictionPolicy. grpc_probes: whether the kubelet has gRPC probes.
     """
 
     budgets: str = BUDGETS[0]
@@ -34,14 +32,14 @@ class Offered:
 
     @classmethod
     def by(cls, cluster: Cluster) -> "Offered":
-        """What a server tells of itself."""
+        """The features by the version that a server reports."""
         budgets = next(version for version in BUDGETS if cluster.has_kind(version, "PodDisruptionBudget"))
         minor = int(client.VersionApi(cluster.core().api_client).get_code().minor.rstrip("+"))
         return cls(budgets, minor >= _EVICTION_POLICIES, minor >= _GRPC_PROBES)
 
 
 def adapted(objects: list[Object], offered: Offered) -> list[Object]:
-    """The objects, as far as they have to differ for such a cluster."""
+    """The objects with the changes that such a cluster needs."""
     adapted = deepcopy(objects)
     for each in adapted:
         if each["kind"] == "PodDisruptionBudget":
@@ -57,7 +55,7 @@ def adapted(objects: list[Object], offered: Offered) -> list[Object]:
 
 
 def manifests(offered: Offered, folder: Path) -> Path:
-    """What the operator's --manifests is given: k8s/ itself, or a copy of it in `folder` for an older cluster."""
+    """The folder for the operator's --manifests: k8s/ itself, or a changed copy in `folder` for an older cluster."""
     if offered == Offered():
         return K8S
     copy = shutil.copytree(K8S, folder / "k8s")
@@ -71,14 +69,16 @@ def manifests(offered: Offered, folder: Path) -> Path:
 
 
 class Overlays:
-    """The overlays of this folder, as the cluster can take them: by folder, or rendered in a file of that name."""
+    """The overlays of this folder in a form that the cluster accepts: the folder itself, or a rendered file of that
+    name.
+    """
 
     def __init__(self, offered: Offered, folder: Path) -> None:
         self.offered = offered
         self._folder = folder
 
     def path(self, name: str) -> str:
-        """What `actorq cluster up` is given for one of them."""
+        """The argument of `actorq cluster up` for one overlay."""
         if self.offered == Offered():
             return str(HERE / name)
         path = self._folder / f"{name}.yaml"

@@ -1,4 +1,4 @@
-"""Installs the operator as k8s/operator does, and removes it."""
+"""Installs the operator of k8s/operator, and removes it."""
 
 import json
 import subprocess
@@ -42,22 +42,22 @@ class Runs:
         return next((each for each in items(self.status(name), "conditions") if each["type"] == kind), {})
 
     def await_condition(self, name: str, kind: str) -> Object:
-        """Return the condition once it holds."""
+        """Return the condition once it is true."""
         while (found := self.condition(name, kind)).get("status") != "True":
             self.wait()
         return found
 
     def await_actors(self, name: str, count: int) -> None:
-        """Return when the status says so many actors."""
+        """Return when the status has this number of actors."""
         while self.status(name).get("actors") != count:
             self.wait()
 
     def scale(self, name: str, replicas: int) -> None:
-        """What `kubectl scale` does."""
+        """Scale like `kubectl scale`."""
         self.cluster.patch(API_VERSION, KIND, name, {"spec": {"replicas": replicas}}, "scale")
 
     def autoscale(self, name: str, replicas: int) -> int:
-        """What a HorizontalPodAutoscaler does: reads the scale, counts its pods, puts the scale with another number."""
+        """Scale like a HorizontalPodAutoscaler: read the scale, count its pods, write the scale with another number."""
         api = client.CustomObjectsApi(self.cluster.core().api_client)
         group, version = API_VERSION.split("/")
         place = (group, version, self.cluster.namespace, "trainingruns", name)
@@ -71,7 +71,7 @@ class Runs:
         self.cluster.delete(API_VERSION, KIND, name)
 
     def wait(self) -> None:
-        """Return when a pod has changed, or after a second."""
+        """Return after a change of a pod, or after a second."""
         self.cluster.await_pod_change("", 1)
 
     def reasons(self, name: str) -> list[str]:
@@ -80,24 +80,24 @@ class Runs:
         return sorted(reason for reason, told in events if (told.get("kind"), told.get("name")) == (KIND, name))
 
     def exit_codes(self, name: str, component: str) -> set[int]:
-        """The exit codes of the containers of a run's pods that have ended and are still there."""
+        """The exit codes of ended containers in the existing pods of a run."""
         pods = self.cluster.list("v1", "Pod", f"actorq/run={name},app.kubernetes.io/component={component}")
         containers = [each for pod in pods for each in items(part(pod, "status"), "containerStatuses")]
         ended = [part(each, "state", "terminated") for each in containers]
         return {int(each["exitCode"]) for each in ended if each}
 
     def restarts(self, name: str) -> dict[str, int]:
-        """How often the containers of a run's pods were restarted."""
+        """The number of restarts of the containers of a run's pods."""
         pods = self.cluster.list("v1", "Pod", f"actorq/run={name}")
         return {pod["metadata"]["name"]: view(pod).restarts for pod in pods}
 
     def unhealthy(self, name: str) -> int:
-        """The number of failed probes of a run's pods that are told."""
+        """The number of failed probes in the events of a run's pods."""
         told = [(each["reason"], str(each["involvedObject"].get("name"))) for each in self.cluster.list("v1", "Event")]
         return sum(reason == "Unhealthy" and pod.startswith(f"{name}-") for reason, pod in told)
 
     def left(self, name: str) -> dict[str, set[str]]:
-        """What there is of a run, by kind."""
+        """The remaining objects of a run, by kind."""
         found = {
             kind: {each["metadata"]["name"] for each in self.cluster.list(api_version, kind, f"actorq/run={name}")}
             for api_version, kinds in _KINDS.items()
@@ -119,7 +119,7 @@ class Operator:
         self.cluster = cluster
 
     def leader(self) -> str:
-        """The pod that holds the Lease; empty for none."""
+        """The pod that holds the Lease; empty if none does."""
         lease = self.cluster.get("coordination.k8s.io/v1", "Lease", LEASE)
         holder = str(part(lease, "spec").get("holderIdentity") or "")
         return holder.rpartition("-")[0]
@@ -147,7 +147,7 @@ def allow(cluster: Cluster) -> None:
 
 @contextmanager
 def installed(offered: Offered, folder: Path) -> Iterator[Operator]:
-    """The operator of the image actorq-operator, for a while. folder: an empty one, for manifests."""
+    """Installs the operator of the image actorq-operator for a while. folder: an empty folder for manifests."""
     objects = _for_cluster(_rendered("operator"), offered, manifests(offered, folder))
     cluster = connect(SYSTEM)
     for each in sorted(objects, key=lambda each: each["kind"] not in ("Namespace", "CustomResourceDefinition")):
@@ -196,7 +196,7 @@ def _for_cluster(objects: list[Object], offered: Offered, runs: Path) -> list[Ob
 
 
 def _without_rules(tree: Any) -> Any:
-    """Without the rules in schemas, which an older API server refuses in server-side apply."""
+    """The object without the rules in schemas, which an older API server refuses in server-side apply."""
     if isinstance(tree, list):
         return [_without_rules(each) for each in tree]
     if not isinstance(tree, dict):

@@ -28,7 +28,7 @@ class SmallVolume:
         self._cluster.apply(volume)
 
     def fill(self) -> None:
-        """Take all the room."""
+        """Fill the volume."""
         self._on_node("fill", f"cat /dev/zero > {self._folder}/filler || true")
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class SmallVolume:
             "containers": [container],
         }
         pod = f"{self.storage_class}-{name}"
-        # A new namespace gets its account, without which no pod can be, a moment later.
+        # A new namespace gets its service account a moment later, and no pod can start without it.
         while self._cluster.get("v1", "ServiceAccount", "default") is None:
             self._cluster.await_pod_change("", 1)
         self._cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod}, "spec": spec})

@@ -1,6 +1,5 @@
-"""What a person changes about a run that trains: its configuration, its volumes, its number of learners.
-
-The tests of this module are one story, in the order in which they stand.
+"""Changes a training run: its configuration, its volumes, its number of learners. The tests of this module depend on
+each other and run in order.
 """
 
 import re
@@ -45,7 +44,7 @@ def kubectl(run: ClusterRun, *arguments: str) -> str:
 
 
 def changed(run: ClusterRun, folder: Path, change: Callable[[Object], None]) -> str:
-    """A file with the run's objects after `change` has seen each of them."""
+    """A file with the run's objects, each changed by `change`."""
     objects = render(run.overlay)
     for each in objects:
         change(each)
@@ -66,7 +65,7 @@ def with_settings(run: ClusterRun, folder: Path, **settings: Any) -> str:
 
 
 def uids(run: ClusterRun) -> dict[str, str]:
-    """Of the pods, by name."""
+    """The uids of the pods, by name."""
     pods = run.cluster.list("v1", "Pod", "app.kubernetes.io/name=actorq")
     return {each["metadata"]["name"]: each["metadata"]["uid"] for each in pods}
 
@@ -74,7 +73,7 @@ def uids(run: ClusterRun) -> dict[str, str]:
 def test_a_normal_start_leaves_few_warnings(run: ClusterRun, timings: Timings) -> None:
     events = run.cluster.list("v1", "Event")
     unhealthy = [each for each in events if each.get("reason") == "Unhealthy"]
-    # A number and no limit: other work of the machine makes each start slower.
+    # The test records the number without a limit, because other work of the machine slows each start.
     timings.record("Unhealthy events of a start, not seconds", float(len(unhealthy)))
     assert not [each for each in events if each.get("reason") == "BackOff"]
 
@@ -84,7 +83,7 @@ def test_the_volumes_carry_the_name_of_the_run(run: ClusterRun) -> None:
     assert owners == {"data-learner-0": "endless", "policies": "endless"}
 
 
-def test_kubectl_apply_takes_the_overlay_of_a_run_that_is_up(run: ClusterRun) -> None:
+def test_kubectl_apply_accepts_the_overlay_of_a_running_run(run: ClusterRun) -> None:
     before = uids(run)
     flag = "-k" if Path(run.overlay).is_dir() else "-f"
     kubectl(run, "apply", flag, run.overlay)
@@ -104,19 +103,19 @@ def test_another_setting_replaces_the_pods_that_read_it(run: ClusterRun, tmp_pat
     before = uids(run)
     run.command("up", with_settings(run, tmp_path, target_return=2.0e6))
     assert run.until(lambda status: True).target_return == 2.0e6
-    # An actor that drains may be there for a while.
+    # A draining actor may exist for a while.
     while set(uids(run).values()) & set(before.values()):
         run.cluster.await_pod_change("", 1)
     assert "configuration has changed" not in run.status_command()
 
 
-def test_a_configuration_that_no_pod_has_read_yet_is_told(run: ClusterRun) -> None:
+def test_status_reports_a_configuration_that_no_pod_has_read(run: ClusterRun) -> None:
     flag = "-k" if Path(run.overlay).is_dir() else "-f"
     kubectl(run, "apply", flag, run.overlay)
     assert re.search("configuration has changed .*learner-0, ", run.status_command())
 
 
-def test_volumes_of_another_size_are_one_line(run: ClusterRun, tmp_path: Path) -> None:
+def test_volumes_of_another_size_are_refused_in_one_line(run: ClusterRun, tmp_path: Path) -> None:
     def grow(each: Object) -> None:
         if each["kind"] == "StatefulSet":
             each["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] = "3Gi"

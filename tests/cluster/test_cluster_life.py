@@ -1,6 +1,5 @@
-"""What may happen to a run on a cluster while it trains: it is scaled, its pods die, it goes on with all it had.
-
-The tests of this module are one story, in the order in which they stand.
+"""Scales a training run on a cluster and kills its pods; the run continues with all of its data. The tests of this
+module depend on each other and run in order.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ def run(new_namespace: Callable[[], str], overlays: Overlays) -> Iterator[Cluste
 
 
 def exactly(actors: int, status: RunStatus) -> bool:
-    """Whether so many actors act, and no more are connected."""
+    """Whether exactly this number of actors act and are connected."""
     connected = [actor for actor in status.actors if actor.role == "actor" and actor.connected]
     return len(acting(status)) == len(connected) == actors
 
@@ -58,7 +57,7 @@ def test_actors_are_scaled_while_the_run_trains(run: ClusterRun, timings: Timing
     assert run.restarts() == 0
 
 
-def test_eight_actors_come_and_go_without_a_restart(run: ClusterRun, timings: Timings) -> None:
+def test_eight_actors_start_and_end_without_a_restart(run: ClusterRun, timings: Timings) -> None:
     scale(run, timings, 2, 8)
     goes_on(run)
     scale(run, timings, 8, 2)
@@ -68,7 +67,7 @@ def test_eight_actors_come_and_go_without_a_restart(run: ClusterRun, timings: Ti
     assert run.restarts() == 0
 
 
-def test_a_new_actor_is_heard_within_seconds(run: ClusterRun, timings: Timings) -> None:
+def test_a_new_actor_stores_transitions_within_seconds(run: ClusterRun, timings: Timings) -> None:
     run.scale(0)
     run.await_pods(lambda pods: not pods, "actor")
     still = run.until(lambda status: not acting(status))
@@ -118,7 +117,7 @@ def test_the_learner_moves_four_times_and_nothing_else_restarts(run: ClusterRun,
     before, others = run.until(lambda status: True), restarts(run.cluster)
     assert len(others) == FEW + 2, "the quantizer and the evaluator, too"
     evaluations = run.read_file("learner-0", EVALUATIONS)
-    # Each deletion follows the first new steps: a successor that is not ready yet must save, too.
+    # Each deletion follows the first new steps. A learner that is not yet ready must save, too.
     for number, seconds in enumerate(moves(Learner(run.cluster, None), MOVES, 0.0, print), 1):
         timings.record(f"learner pod deleted, time {number} of {MOVES}, until the run goes on", seconds)
     after = goes_on(run)
@@ -128,7 +127,7 @@ def test_the_learner_moves_four_times_and_nothing_else_restarts(run: ClusterRun,
     assert run.read_file("learner-0", EVALUATIONS).startswith(evaluations)
 
 
-def test_a_run_goes_down_and_comes_up_again(run: ClusterRun, timings: Timings) -> None:
+def test_a_run_continues_after_down_and_up(run: ClusterRun, timings: Timings) -> None:
     before = run.until(lambda status: True)
     with timings.measure("actorq cluster down"):
         assert "down --delete-volume" in run.down()

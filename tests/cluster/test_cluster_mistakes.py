@@ -1,4 +1,4 @@
-"""What a person gets wrong on a real cluster ends in one line that says so, and leaves nothing that `down` does not."""
+"""A user's mistake on a real cluster ends with one line, and leaves only objects that `down` removes."""
 
 import os
 import re
@@ -38,7 +38,7 @@ def run(new_namespace: Callable[[], str], overlays: Overlays) -> Iterator[Cluste
 
 
 def objects(run: ClusterRun) -> set[tuple[str, str]]:
-    """Kind and name of everything in the namespace that carries a run's name, and its pods."""
+    """Kind and name of all objects in the namespace that have a run's name, and of its pods."""
     kinds = {**KINDS, "PodDisruptionBudget": Offered.by(run.cluster).budgets}
     found = {
         (kind, each["metadata"]["name"])
@@ -49,7 +49,7 @@ def objects(run: ClusterRun) -> set[tuple[str, str]]:
 
 
 def changed_overlay(run: ClusterRun, folder: Path, change: Callable[[Object], None]) -> str:
-    """A file of the overlay's name with its objects, the containers of workloads changed."""
+    """A file with the overlay's name and its objects, with changed containers."""
     rendered = render(run.overlay)
     for each in rendered:
         if each["kind"] in ("StatefulSet", "Deployment"):
@@ -60,16 +60,16 @@ def changed_overlay(run: ClusterRun, folder: Path, change: Callable[[Object], No
 
 
 def only(name: str, change: Callable[[Object], None]) -> Callable[[Object], None]:
-    """The change, for one of the containers."""
+    """The change, applied to only one of the containers."""
     return lambda container: change(container) if container["name"] == name else None
 
 
 def without_image(container: Object) -> None:
-    """Ask for an image that is not there."""
+    """Set an image that does not exist."""
     container["image"] = f"{container['image'].rpartition(':')[0]}:none"
 
 
-def test_an_image_that_is_not_there_is_named_and_down_removes_everything(run: ClusterRun, tmp_path: Path) -> None:
+def test_a_missing_image_is_named_and_down_removes_all_objects(run: ClusterRun, tmp_path: Path) -> None:
     fault = run.failing("up", changed_overlay(run, tmp_path, only("learner", without_image)))
     assert re.match(r"error: pod learner-0 .*image \S*actorq-learner:none \(.+\)", fault)
     assert objects(run)
@@ -77,7 +77,7 @@ def test_an_image_that_is_not_there_is_named_and_down_removes_everything(run: Cl
     assert objects(run) == set()
 
 
-def test_a_pod_that_fits_no_node_is_told(run: ClusterRun, tmp_path: Path) -> None:
+def test_a_pod_that_fits_no_node_is_reported(run: ClusterRun, tmp_path: Path) -> None:
     def grow(container: Object) -> None:
         container["resources"] = {"requests": {"cpu": "1000"}, "limits": {"cpu": "1000"}}
 
@@ -85,7 +85,7 @@ def test_a_pod_that_fits_no_node_is_told(run: ClusterRun, tmp_path: Path) -> Non
     assert re.match("error: pod learner-0 .*scheduled: 0/.*Insufficient cpu", fault)
 
 
-def test_an_unknown_setting_is_told_with_the_error_of_the_learner(run: ClusterRun, tmp_path: Path) -> None:
+def test_an_unknown_setting_is_reported_with_the_error_of_the_learner(run: ClusterRun, tmp_path: Path) -> None:
     def misspell(container: Object) -> None:
         container["args"].append("--dqn.bach-size=3")
 
@@ -94,7 +94,7 @@ def test_an_unknown_setting_is_told_with_the_error_of_the_learner(run: ClusterRu
 
 
 def test_another_up_repairs_a_failed_one(run: ClusterRun) -> None:
-    # Where the cluster is quick, the run is solved before anybody has seen its steps grow.
+    # On a fast cluster, the run is solved before its steps are seen to grow.
     assert re.search(r"run overlay (makes progress|is over: solved)", run.up())
 
 
@@ -105,7 +105,7 @@ def test_a_second_run_is_refused(run: ClusterRun, overlays: Overlays) -> None:
     assert objects(run) == before
 
 
-def test_a_broken_upgrade_is_no_progress(run: ClusterRun, tmp_path: Path) -> None:
+def test_a_failed_upgrade_does_not_count_as_progress(run: ClusterRun, tmp_path: Path) -> None:
     fault = run.failing("up", changed_overlay(run, tmp_path, only("actor", without_image)))
     assert re.match(r"error: pod actor-\S+ .*image \S*actorq-actor:none", fault)
 
@@ -121,14 +121,14 @@ def test_the_volume_of_another_run_is_refused(run: ClusterRun, overlays: Overlay
     assert objects(run) == set()
 
 
-def test_a_missing_namespace_is_told_with_the_command_that_makes_it(overlays: Overlays) -> None:
+def test_a_missing_namespace_is_reported_with_the_command_that_makes_it(overlays: Overlays) -> None:
     fault = failing_actorq("cluster", "up", overlays.path("overlay"), "-n", "actorq-nowhere")
     assert re.match("error: namespace actorq-nowhere .*`kubectl create namespace actorq-nowhere`", fault)
 
 
 @pytest.fixture(scope="module")
 def somebody(run: ClusterRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The kubeconfig of an account that may do nothing."""
+    """The kubeconfig of an account without rights."""
     core, namespace = run.cluster.core(), run.cluster.namespace
     core.create_namespaced_service_account(
         namespace, client.V1ServiceAccount(metadata=client.V1ObjectMeta(name="somebody"))
@@ -145,7 +145,9 @@ def somebody(run: ClusterRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_without_a_permission_nothing_is_made(run: ClusterRun, somebody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_permission_no_object_is_made(
+    run: ClusterRun, somebody: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KUBECONFIG", str(somebody))
     fault = run.failing("up", run.overlay)
     who = f"system:serviceaccount:{run.cluster.namespace}:somebody"
@@ -175,7 +177,7 @@ def test_the_documented_role_is_enough(run: ClusterRun, somebody: Path, monkeypa
     assert objects(run) == set()
 
 
-def test_an_overlay_that_cannot_be_rendered_is_one_line(run: ClusterRun, tmp_path: Path) -> None:
+def test_an_overlay_that_cannot_be_rendered_ends_with_one_line(run: ClusterRun, tmp_path: Path) -> None:
     shutil.copytree(HERE / "overlay", tmp_path / "overlay")
     fault = run.failing("up", str(tmp_path / "overlay"))
     assert re.match(f"error: overlay {tmp_path}/overlay .*rendered", fault)

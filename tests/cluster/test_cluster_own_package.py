@@ -1,4 +1,4 @@
-"""Images with a package of the user's own: its environment acts, and its network learns with its algorithm."""
+"""Images with a user's package: a run uses its environment, network and algorithm."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Every RPC of every service, from outside the cluster through port-forward."""
+"""Calls every RPC of every service from outside the cluster, through forwarded ports."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -79,7 +79,7 @@ def test_the_learner_is_watched_paused_and_saved(learner: LearnerClient) -> None
     assert steps == sorted(steps)
     paused = learner.pause()
     assert learner.status().state is RunState.PAUSED
-    # One that is under way is finished.
+    # An update in progress is finished.
     assert learner.pause() >= paused
     assert learner.resume() >= paused
     assert learner.save_checkpoint().startswith("/data/run/")
@@ -113,11 +113,12 @@ def test_another_run_cannot_publish(run: ClusterRun) -> None:
     with run.quantizer() as quantizer:
         requests = iter([quantizer_pb2.PublishCheckpointsRequest(open=opening)])
         with pytest.raises(ConflictError, match="run"), translated(quantizer.peer):
-            # A forwarded port resets connections while the pod is not ready, as on a busy node. Clients try again.
+            # A forwarded port resets connections while the pod is not ready, for example on a busy node. Clients try
+            # again.
             list(quantizer.stub.PublishCheckpoints(requests, timeout=60, wait_for_ready=True))
 
 
-def test_keda_hears_how_many_actors_the_run_can_use(run: ClusterRun) -> None:
+def test_keda_gets_the_number_of_useful_actors(run: ClusterRun) -> None:
     reference = externalscaler_pb2.ScaledObjectRef(name="actor", namespace=run.cluster.namespace)
     with access.forwarded(run.cluster, "learner") as forward, grpc.insecure_channel(forward.address) as channel:
         stub = externalscaler_pb2_grpc.ExternalScalerStub(channel)
@@ -128,7 +129,7 @@ def test_keda_hears_how_many_actors_the_run_can_use(run: ClusterRun) -> None:
         assert stub.GetMetrics(request, timeout=60).metricValues[0].metricValue >= 1
 
 
-def test_the_quantizer_gives_its_policies(run: ClusterRun) -> None:
+def test_the_quantizer_returns_its_policies(run: ClusterRun) -> None:
     with run.quantizer() as quantizer:
         newest = quantizer.get("int8")
         assert newest.model
@@ -139,7 +140,7 @@ def test_the_quantizer_gives_its_policies(run: ClusterRun) -> None:
         assert versions[0] < versions[1]
 
 
-def test_an_actor_tells_evaluates_and_drains(run: ClusterRun) -> None:
+def test_an_actor_reports_evaluates_and_drains(run: ClusterRun) -> None:
     pod = run.pods("actor")[0].name
     with run.actor(pod) as actor:
         assert actor.status().name == pod
@@ -148,7 +149,7 @@ def test_an_actor_tells_evaluates_and_drains(run: ClusterRun) -> None:
         assert isinstance(evaluation, Evaluation)
         _, unsent = actor.drain()
         assert unsent == 0
-    # It ends with 0, and its Deployment starts it again.
+    # The actor ends with 0, and its Deployment restarts it.
     run.await_pods(lambda pods: any(each.restarts and each.ready for each in pods), "actor")
     run.until(lambda status: len(acting(status)) == 1)
 

@@ -1,4 +1,4 @@
-"""From nothing to a solved CartPole by one command, on a real cluster."""
+"""One command deploys a run on a real cluster and solves CartPole."""
 
 import time
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def test_one_command_trains_cartpole_to_its_target(
     with run.quantizer() as quantizer:
         assert status.evaluation
         assert quantizer.get("int8", status.evaluation.policy_version).model
-    # It is over, and stays over when its learner moves; its pods wait without a fuss.
+    # The run is over, and stays over when its learner moves. Its pods wait without errors.
     run.delete_pod("learner-0")
     assert run.until(lambda status: status.state.final).state is RunState.SOLVED
     run.await_pods(lambda pods: all(pod.ready for pod in pods))

@@ -1,4 +1,4 @@
-"""Mutual TLS on a real cluster: with certificates a run trains, and nobody without one is let in."""
+"""Mutual TLS on a real cluster: a run trains with certificates, and callers without a certificate are refused."""
 
 import json
 from base64 import b64encode
@@ -35,12 +35,12 @@ def make_secrets(run: ClusterRun, directory: Path) -> None:
 
 
 def is_back(pod: PodView) -> bool:
-    """Whether a pod that has ended once is there again."""
+    """Whether a pod has restarted after it ended once."""
     return pod.ready and pod.restarts > 0
 
 
 def intruder(actor: dict[str, Any], argument: str) -> dict[str, Any]:
-    """A pod like an actor's, but without a certificate."""
+    """The pod of an actor, but without a certificate."""
     template = actor["spec"]["template"]
     pod = json.loads(json.dumps(template["spec"]))
     container = pod["containers"][0]
@@ -63,8 +63,8 @@ def test_a_run_trains_behind_mutual_tls(
         run.up()
         assert run.until(lambda status: status.state.final).state is RunState.SOLVED
 
-    # Through a forwarded port an actor is called 127.0.0.1, which its certificate is for, too. One that was told that
-    # the run is over has ended, and is there again.
+    # Through a forwarded port the address of an actor is 127.0.0.1, and its certificate covers this address. After the
+    # end of the run, the actor ended once and restarted.
     run.await_pods(lambda pods: any(map(is_back, pods)), "actor")
     pod = next(filter(is_back, run.pods("actor"))).name
     with run.actor(pod) as actor_client, run.quantizer() as quantizer:

@@ -1,4 +1,4 @@
-"""The overlays of these tests are changed for an older cluster only where it lacks something."""
+"""The overlays of these tests change only the features that an older cluster lacks."""
 
 import shutil
 from pathlib import Path
@@ -27,7 +27,7 @@ def budgets(objects: list[Object]) -> list[Object]:
 
 
 @pytest.mark.parametrize("name", ["overlay", "endless", "mtls"])
-def test_kubernetes_1_20_gets_what_it_knows(name: str) -> None:
+def test_kubernetes_1_20_gets_only_supported_features(name: str) -> None:
     objects = adapted(render(str(HERE / name)), OLD)
     assert {each["apiVersion"] for each in budgets(objects)} == {"policy/v1beta1"}
     assert not any("unhealthyPodEvictionPolicy" in each["spec"] for each in budgets(objects))
@@ -37,7 +37,7 @@ def test_kubernetes_1_20_gets_what_it_knows(name: str) -> None:
         assert len({"tcpSocket", "httpGet"} & set(probe)) == 1
 
 
-def test_a_cluster_between_them_keeps_the_newer_budgets() -> None:
+def test_a_cluster_with_newer_budgets_keeps_them() -> None:
     objects = adapted(render(str(HERE / "overlay")), Offered(eviction_policies=False, grpc_probes=False))
     assert {each["apiVersion"] for each in budgets(objects)} == {"policy/v1"}
     assert not any("unhealthyPodEvictionPolicy" in each["spec"] for each in budgets(objects))
@@ -50,18 +50,18 @@ def test_probes_keep_their_times() -> None:
     assert all("grpc" in probe for probe in probes(before))
 
 
-def test_a_newer_cluster_is_given_the_folder_itself(tmp_path: Path) -> None:
+def test_a_newer_cluster_gets_the_folder_itself(tmp_path: Path) -> None:
     assert Overlays(Offered(), tmp_path).path("endless") == str(HERE / "endless")
 
 
-def test_an_older_one_is_given_a_file_of_the_same_name(tmp_path: Path) -> None:
+def test_an_older_cluster_gets_a_file_of_the_same_name(tmp_path: Path) -> None:
     path = Overlays(OLD, tmp_path).path("endless")
     assert default_name(path) == default_name(str(HERE / "endless"))
     assert adapted(render(str(HERE / "endless")), OLD) == render(path)
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_the_operator_makes_what_an_older_cluster_knows(name: str, tmp_path: Path) -> None:
+def test_the_operator_makes_objects_that_an_older_cluster_supports(name: str, tmp_path: Path) -> None:
     run = training_run(**SPECS[name])
     made = objects_of_run(run, manifests=manifests(OLD, tmp_path))
     assert {each["apiVersion"] for each in budgets(made)} == {"policy/v1beta1"}

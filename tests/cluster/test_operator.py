@@ -1,4 +1,4 @@
-"""TrainingRuns on a real cluster, with the operator from its image and the rights that k8s/operator gives it."""
+"""TrainingRuns on a real cluster, with the operator from its image and its rights of k8s/operator."""
 
 import json
 import shlex
@@ -23,7 +23,7 @@ from tests.cluster.small_volume import SmallVolume
 
 pytestmark = on_cluster(240)
 
-# Nobody reaches it.
+# An unreachable target.
 ENDLESS = {"config": {"seed": 1, "target_return": 100_000, "max_environment_steps": 100_000_000}}
 VOLUMES = {"PersistentVolumeClaim"}
 
@@ -56,7 +56,7 @@ def test_a_namespace_may_have_runs_once_an_administrator_allows_them(
     runs.delete(name)
 
 
-def test_an_impossible_setting_is_a_condition_and_no_pod(runs: Runs) -> None:
+def test_an_impossible_setting_sets_a_condition_and_makes_no_pod(runs: Runs) -> None:
     name = runs.apply(example("wrong", config={"no_such_setting": 1}))
     failed = runs.await_condition(name, "Failed")
     assert failed["reason"] == "InvalidConfiguration"
@@ -81,7 +81,7 @@ def test_one_object_trains_cartpole_to_its_target(runs: Runs, timings: Timings, 
         restarts |= runs.restarts(name)
         runs.wait()
     assert not any(restarts.values())
-    # A number and no limit: other work of the machine makes each start slower.
+    # The test records the number without a limit, because other work of the machine slows each start.
     timings.record(f"Unhealthy events of a TrainingRun of {algorithm}, not seconds", float(runs.unhealthy(name)))
     assert runs.status(name)["state"] == "Solved"
     runs.delete(name)
@@ -117,7 +117,7 @@ def test_the_checkpoints_and_the_best_policy_of_a_run_are_in_a_bucket(
         runs.delete(name)
         while runs.left(name):
             runs.wait()
-        # A new run must not replace it.
+        # A new run must not replace the policy.
         endpoint = {"checkpoint": {"object_storage_endpoint": server.endpoint}}
         runs.apply(example("other", **{**spec, "config": endpoint}))
         while "kubectl logs" not in str(runs.status("other").get("conditions")):
@@ -127,7 +127,7 @@ def test_the_checkpoints_and_the_best_policy_of_a_run_are_in_a_bucket(
         assert actorq.load_policy(server.bucket / "policies" / "cartpole" / "policy.onnx").version == policy.version
 
 
-def test_a_sweep_over_training_runs_goes_on_after_a_kill(runs: Runs, tmp_path: Path) -> None:
+def test_a_sweep_over_training_runs_continues_after_a_kill(runs: Runs, tmp_path: Path) -> None:
     template = tmp_path / "template.yaml"
     template.write_text(yaml.safe_dump(example("swept", checkpoint={"retain": False})), encoding="utf-8")
     command = [
@@ -167,7 +167,7 @@ def test_a_run_is_deleted_while_its_volume_is_full(runs: Runs, new_namespace: Ca
         while set(runs.left(name)) - VOLUMES:
             codes |= runs.exit_codes(name, "learner")
             runs.wait()
-        # A learner that hangs would be killed at the end of its grace period.
+        # A hanging learner would be killed at the end of its grace period.
         assert 137 not in codes
         assert set(runs.left(name)) == VOLUMES
     finally:
@@ -203,7 +203,7 @@ def test_a_run_is_scaled_while_it_trains_and_outlives_the_operator(
     assert "Interrupted" not in runs.reasons(name)
 
 
-def test_deletion_while_the_operator_is_away_leaves_the_volumes(runs: Runs, operator: Operator) -> None:
+def test_deletion_without_an_operator_keeps_the_volumes(runs: Runs, operator: Operator) -> None:
     operator.scale(0)
     runs.delete("endless")
     while set(runs.left("endless")) - VOLUMES:

@@ -20,7 +20,7 @@ def blocks(language: str = "", page: str = "") -> list[Block]:
 
 
 def run_python(page: str, addresses: dict[str, Any]) -> None:
-    """Run the Python of a page against a run, whose services have these addresses in place of the printed ones."""
+    """Run the Python of a page against a run, with the addresses of its services instead of the printed ones."""
     real = {"50051": addresses["learner"], "50052": addresses["quantizer"]}
     for block in blocks("python", page):
         code = re.sub(
@@ -30,7 +30,7 @@ def run_python(page: str, addresses: dict[str, Any]) -> None:
 
 
 def shell_lines() -> Iterator[tuple[str, str]]:
-    """The commands of all shell blocks, with where they are; those of README are indented."""
+    """The commands of all shell blocks with their positions. Those of README are indented."""
     for block in blocks("sh"):
         if not block.reason:
             for line in block.code.replace("\\\n", "").splitlines():

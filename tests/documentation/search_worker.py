@@ -5,7 +5,7 @@ from pathlib import Path
 
 import quickjs
 
-# What the scripts need of a browser. The worker answers in `posted`.
+# Functions of a browser that the scripts need. The worker's answers are in `posted`.
 _BROWSER = """
 globalThis.console = {warn() {}, log() {}};
 var posted = [], handler;

@@ -1,4 +1,4 @@
-"""The code blocks of the documentation are right: commands, files and Python."""
+"""Checks the code blocks of the documentation: commands, files and Python."""
 
 import importlib.util
 import json
@@ -23,7 +23,7 @@ from sitegen.commands import help_of
 from tests.builders.forked_commands import run
 from tests.documentation.code_blocks import PAGES, ROOT, blocks, shell_lines
 
-# Programs of others. Their commands need a cluster, a registry or a service.
+# External programs. Their commands need a cluster, a registry or a service.
 OTHERS = {
     "cd",
     ".ci/pythons",
@@ -69,7 +69,7 @@ TARGETS = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf
 
 
 def flags_of(*command: str) -> set[str]:
-    """All flags that a command takes."""
+    """All flags of a command."""
     found = set(re.findall(r"(?<![\w-])--?[a-z][\w.-]*", help_of(*command)))
     full = (
         set(re.findall(r"--[a-z][\w.-]*", help_of(*command, flag="--help-all")))
@@ -88,9 +88,9 @@ def test_every_block_is_closed_and_has_a_language() -> None:
 
 
 @pytest.mark.parametrize(("where", "line"), list(shell_lines()))
-def test_a_command_is_one_that_there_is(where: str, line: str) -> None:
+def test_commands_exist(where: str, line: str) -> None:
     words = shlex.split(line, comments=True)
-    # Settings of one command, and the next command of a line.
+    # Variables before a command, and the next command of a line.
     while words and re.fullmatch(r"\w+=\S*", words[0]):
         words.pop(0)
     if not words or words[0] in OTHERS:
@@ -126,7 +126,7 @@ def check_actorq(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("block", [*blocks("yaml"), *blocks("toml"), *blocks("json")], ids=str)
-def test_a_file_can_be_read(block: Block) -> None:
+def test_files_can_be_parsed(block: Block) -> None:
     readers: dict[str, Callable[[str], Any]] = {"yaml": yaml.safe_load, "toml": tomllib.loads, "json": json.loads}
     if not block.reason:
         readers[block.language](block.code)
@@ -153,7 +153,7 @@ def test_the_environments_of_the_tutorial_are_trained(tmp_path: Path) -> None:
         assert completed.returncode in ((0, 3) if trains else (0,)), completed.stderr
 
 
-def test_a_run_begins_with_the_networks_of_the_one_before_it(tmp_path: Path) -> None:
+def test_a_run_starts_with_the_networks_of_the_previous_run(tmp_path: Path) -> None:
     (code,) = (each.code for each in blocks("python", FINE_TUNING))
     (tmp_path / "my_physics.py").write_text(code, encoding="utf-8")
     commands = [each.code.replace("\\\n", " ") for each in blocks("sh", FINE_TUNING) if "s3://" not in each.code]
@@ -172,7 +172,7 @@ def test_the_policy_of_another_library_is_quantized_and_acts(tmp_path: Path) -> 
     pytest.importorskip("stable_baselines3", reason="stable-baselines3 is in no extra of the project")
     training, *rest = blocks("python", FOREIGN)
     quantize = [each.code.replace("\\\n", " ") for each in blocks("sh", FOREIGN) if each.code.startswith("actorq")]
-    # Just beyond SAC's random steps: what it has learned does not matter here.
+    # Just beyond SAC's random steps, because the test needs no trained policy.
     python = [["-c", code] for code in (training.code.replace("2500", "110"), *(block.code for block in rest))]
     actorq = [["-m", "actorq_apps.cli.main", *shlex.split(command)[1:], "--force"] for command in quantize]
     for arguments in (*python[:2], *actorq, *python[2:]):

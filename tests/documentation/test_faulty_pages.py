@@ -1,4 +1,4 @@
-"""A strict build of the site fails with a page that is wrong."""
+"""A strict build of the site fails if a page has a fault."""
 
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,6 @@ def test_a_faulty_page_fails_the_build(
     assert named in caplog.text
 
 
-def test_a_right_page_is_built(tmp_path: Path) -> None:
+def test_a_page_without_faults_is_built(tmp_path: Path) -> None:
     build_page(tmp_path, "index.md", RIGHT)
     assert "It takes 7 steps." in (tmp_path / "site" / "index.html").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""README, home page and the page that chooses a scheme say what the stored results say."""
+"""README, home page and the page about choosing a scheme agree with the stored results."""
 
 import re
 from typing import Any
@@ -12,7 +12,7 @@ from tests.documentation.code_blocks import ROOT
 README = readme.README.read_text(encoding="utf-8")
 HOME = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
 CHOOSING = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
-# The least version of Python, the confidence of the intervals, and the width from which `int8` gains much.
+# The minimum version of Python, the confidence of the intervals, and the width from which `int8` gains much.
 NUMBERS_BY_HAND = {"3.11", "95%", "512"}
 
 
@@ -47,7 +47,7 @@ def test_each_benchmark_in_the_readme_is_the_command_of_a_stored_result() -> Non
     for name, command in found:
         stored = results.load(name)["command"].split()
         assert stored[2].rpartition(".")[2] == command.split()[2].rpartition(".")[2]
-        # All flags but those that name files.
+        # All flags except those that name files.
         assert [word for word in command.split()[3:] if word not in stored] == []
         assert command == results.command(name)
 
@@ -79,7 +79,7 @@ def comparison(int8_over_fp32: dict[str, float]) -> dict[str, Any]:
     return {"algorithm": "dqn", "environment": "CartPole-v0", "width": 256, "variants": variants}
 
 
-def test_a_gain_whose_interval_has_one_in_it_is_no_clear_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gain_whose_interval_contains_one_is_no_clear_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     made = {"unclear": comparison(ratio(1.2, 0.9, 1.6)), "clear": comparison(ratio(1.2, 1.1, 1.6))}
     found = {}
     for name, task in made.items():
@@ -145,7 +145,7 @@ def test_a_task_with_several_results_shows_the_newest(monkeypatch: pytest.Monkey
     assert rows(first_screen.peers_seconds())["DQN on CartPole-v1"][1] == "10"
 
 
-def test_what_the_pages_say_about_other_libraries_holds() -> None:
+def test_claims_about_other_libraries_agree_with_the_results() -> None:
     found = rows(first_screen.peers_seconds())
     gains = {task: float(re.sub(r"[*]|,.*", "", cells[0])) for task, cells in found.items() if cells[0]}
     for page in (README, HOME):
@@ -157,12 +157,12 @@ def test_what_the_pages_say_about_other_libraries_holds() -> None:
 
 def cell(network: str, batch: int, **medians: float) -> dict[str, Any]:
     times = {name.replace("_", "-"): {"median": median} for name, median in medians.items()}
-    # Neither PyTorch nor a form for comparison counts.
+    # PyTorch and variants for comparison do not count.
     times |= {"torch fp32": {"median": 1.0}, "int8, 7 bits": {"median": 1.0}}
     return {"network": network, "batch": batch, "timings": times}
 
 
-def test_the_fastest_scheme_stands_with_its_equals_and_its_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fastest_scheme_has_its_equals_and_its_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = [
         cell("mlp 64", 1, fp32=10.1, int8=20, int8_static=10),
         cell("mlp 64", 8, fp32=10, int8=20, int8_static=15),

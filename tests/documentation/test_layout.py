@@ -1,4 +1,4 @@
-"""The pages of the site fit a desktop's window and a phone."""
+"""The pages of the site fit the window of a desktop and of a phone."""
 
 import re
 from html import unescape
@@ -10,7 +10,7 @@ from sitegen import measure_pages
 from sitegen.cards import labelled
 from sitegen.themes import both_versions
 
-# As many characters fit the column of text at a window of 1,440 pixels.
+# Number of characters that fit the text column in a window of 1,440 pixels.
 MOST_CHARACTERS = 104
 DESKTOP, PHONE = 1440, 390
 _BLOCK = re.compile(r"<pre\b[^>]*>(.*?)</pre>", re.DOTALL)
@@ -27,7 +27,7 @@ def test_no_line_of_code_is_too_long(site_folder: Path) -> None:
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
-def test_a_long_line_is_noticed_in_colored_code() -> None:
+def test_a_long_line_is_found_in_colored_code() -> None:
     line = "x" * MOST_CHARACTERS
     html = f'<pre id="a"><span></span><code><span class="n">{line}</span>&lt;\n<span>{line}</span>\n</code></pre>'
     assert long_lines(html) == [f"{line}<"]
@@ -49,7 +49,7 @@ def test_no_code_overflows_a_desktop_and_no_page_scrolls_sideways(site_folder: P
 
 
 @pytest.mark.timeout(400)
-def test_what_overflows_is_measured(tmp_path: Path) -> None:
+def test_overflowing_blocks_are_found(tmp_path: Path) -> None:
     wide = "<pre style='overflow: auto'><code style='display: block; overflow: auto'>{}</code></pre>"
     (tmp_path / "wide.html").write_text(wide.format("first\n" + "x" * 400), encoding="utf-8")
     (tmp_path / "page.html").write_text("<div style='width: 2000px'>x</div>", encoding="utf-8")

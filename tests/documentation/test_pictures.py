@@ -1,4 +1,4 @@
-"""The pictures of the first screen: up to date, readable on a phone, and whole without other servers."""
+"""The pictures of the first screen: up to date, readable on a phone, and complete without other servers."""
 
 import re
 import sys
@@ -38,20 +38,20 @@ def test_a_picture_is_readable_on_a_phone(name: str) -> None:
     for text in texts:
         size, x = float(text.attrib["font-size"]), float(text.attrib["x"])
         assert size * (PHONE - MARGINS) / width >= 11, text.text
-        # Letters of the widest fonts are about 0.58 of their size.
+        # The width of letters in the widest fonts is about 0.58 of their size.
         room = {"start": width - x, "middle": 2 * min(x, width - x), "end": x}[text.attrib.get("text-anchor", "start")]
         assert 0.58 * size * len(text.text or "") <= room + 8, text.text
         assert float(text.attrib["y"]) < height
 
 
 @pytest.mark.parametrize("name", [*MADE, "panel.svg"])
-def test_a_picture_asks_no_other_server(name: str) -> None:
+def test_a_picture_needs_no_other_server(name: str) -> None:
     content = (IMAGES / name).read_text(encoding="utf-8")
     assert set(re.findall(r"\w+://[^\"' )]+", content)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"href|@import|@font-face|<script", content)
 
 
-def test_both_color_schemes_say_the_same_and_have_other_colors() -> None:
+def test_both_color_schemes_have_the_same_text_and_different_colors() -> None:
     for name in ("gain", "loop"):
         light, dark = (MADE[f"{name}-{scheme}.svg"] for scheme in ("light", "dark"))
         words = [re.sub(r"#[0-9a-f]{6}", "", each) for each in (light, dark)]
@@ -84,7 +84,7 @@ def test_pages_show_each_picture_in_both_color_schemes() -> None:
         assert f"images/{name}-dark.svg#only-dark" in page
 
 
-def test_the_recording_is_small_and_stands_still_for_readers_who_want_that() -> None:
+def test_the_recording_is_small_and_respects_reduced_motion() -> None:
     assert len(PANEL.encode()) < 300_000
     assert "@media (prefers-reduced-motion:reduce){g[class^=t]{animation:none}}" in PANEL
 
@@ -98,7 +98,7 @@ def test_the_recording_has_each_figure_of_todays_panel() -> None:
     assert "solved" in words
 
 
-def test_a_redrawn_panel_replaces_the_one_before_and_what_is_printed_stays() -> None:
+def test_a_redrawn_panel_replaces_the_previous_one_and_keeps_printed_lines() -> None:
     redraw = "\r\x1b[2K\x1b[1A\x1b[2K"
     written = f"\x1b[?25lobservations: image\r\n╭─ 1 ─╮\r\n{redraw}╭─ \x1b[1m2\x1b[0m ─╮\r\n\x1b[?25hsolved\r\n"
     assert [line.plain for line in lines_of(written)] == ["observations: image", "╭─ 2 ─╮", "solved"]
@@ -118,19 +118,19 @@ def screen(at_s: float, *lines: str) -> Screen:
     return Screen(at_s, tuple(Text(line) for line in lines))
 
 
-def test_of_many_screens_one_for_each_period_stays_and_the_last_one() -> None:
+def test_thinning_keeps_one_screen_for_each_period_and_the_last() -> None:
     screens = [screen(at_s, str(at_s)) for at_s in (0.1, 0.2, 0.6, 1.1)]
     kept = thinned(screens, period_s=0.5)
     assert [(each.at_s, each.lines[0].plain) for each in kept] == [(0.0, "0.2"), (0.5, "0.6"), (1.1, "1.1")]
 
 
-def test_the_start_is_left_out_until_the_panel_is_whole() -> None:
+def test_screens_before_the_first_whole_panel_are_removed() -> None:
     screens = [screen(0, "starting"), screen(1, *("panel",) * 20), screen(2, "end")]
     assert without_start(screens) == screens[1:]
     assert without_start(screens[:1]) == screens[:1]
 
 
-def test_a_line_is_drawn_once_for_the_time_that_it_stays() -> None:
+def test_a_line_is_drawn_once_while_it_does_not_change() -> None:
     content = picture("actorq train", [screen(0, "same", "a"), screen(1, "same", "b"), screen(2, "same", "b")])
     assert content.count(">same<") == content.count(">a<") == content.count(">b<") == 1
     groups = {

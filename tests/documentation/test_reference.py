@@ -1,4 +1,4 @@
-"""Pages of the reference, and tables that are made from code, have all that there is in the code."""
+"""Pages of the reference, and tables made from code, are complete."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ from tests.documentation.code_blocks import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
 PRODUCT = ("actorq", "actorq_apps", "learner_service", "quantizer_service", "actor_service")
-# Reasons of a condition that the run's own state gives.
+# Reasons of a condition that come from the run's own state.
 _OF_STATES = {"Starting", "Running"}
 
 
@@ -33,7 +33,7 @@ def sources() -> Iterator[Path]:
 
 
 def literal_exits() -> Iterator[tuple[Path, int]]:
-    """Each whole number that some code gives to `sys.exit`, `os._exit`, `SystemExit` or a service's start."""
+    """Each integer that code passes to `sys.exit`, `os._exit`, `SystemExit` or a service's start."""
     for file in sources():
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
@@ -107,7 +107,7 @@ def test_the_page_of_training_runs_has_each_state_condition_and_reason() -> None
     assert {reason for reason in reasons if f"`{reason}`" not in page} == set()
 
 
-def test_tested_packages_are_all_that_users_install() -> None:
+def test_all_packages_that_users_install_are_listed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     made = tested.packages()
     _, *rows = re.findall(r"^\| (\S.*?) \| (\S+) \| (\S+) \| ([\w.]+) \|$", made, re.MULTILINE)
@@ -162,7 +162,7 @@ def test_steps_to_expect_are_those_of_the_newest_result_with_targets_that_can_be
     assert second == "| `B-v0` | DQN | standard | 475 | 0 of 1 | more than 9,000 |"
 
 
-def test_the_citation_is_that_of_the_file() -> None:
+def test_the_citation_equals_the_file() -> None:
     whole = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     made = citation.entries()
     assert whole["title"] in made

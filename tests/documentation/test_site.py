@@ -1,4 +1,4 @@
-"""The built site: whole, without requests to others, and with everything that is generated."""
+"""The built site: complete, without requests to other servers, and with all generated parts."""
 
 import re
 from html import unescape
@@ -25,7 +25,7 @@ SERVICES: list[ServiceDescriptor] = [
     for module in (learner_pb2, quantizer_pb2, actor_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
 ]
-# What a browser fetches by itself. Links are followed by people only.
+# Addresses that a browser fetches itself. It does not follow links.
 _FETCHED = re.compile(r"<(?:script|img|iframe|source)[^>]*\ssrc=\"([^\"]+)\"|<link[^>]*\shref=\"([^\"]+)\"")
 
 
@@ -45,7 +45,7 @@ def test_nothing_is_fetched_from_another_server(site: dict[str, str]) -> None:
     assert {address for address in fetched if urlsplit(address).netloc} == set()
 
 
-def test_every_part_is_generated_and_every_table_is_one(site: dict[str, str]) -> None:
+def test_every_part_is_generated_and_every_table_is_rendered(site: dict[str, str]) -> None:
     for name, page in site.items():
         assert "<!-- generated:" not in page, name
         assert not re.search(r"<p>[^<]*\n(- |\| )", page), f"{name} has a list or a table without an empty line above"
@@ -84,7 +84,7 @@ def test_a_missed_target_is_on_the_overview_and_on_its_page(site: dict[str, str]
         assert plain in page or heading != "targets-that-are-missed"
 
 
-def test_older_results_are_folded_away(site: dict[str, str]) -> None:
+def test_older_results_are_in_collapsed_blocks(site: dict[str, str]) -> None:
     folded = "".join(re.findall(r'<details class="note">(.*?)</details>', site["benchmarks/faults.html"], re.DOTALL))
     for older, newer in (("copies_before", "copies"), ("floods_before", "floods")):
         assert f"<code>{results.command(older)}</code></p>" in folded
@@ -105,7 +105,7 @@ def test_no_figure_is_typed_by_hand(page: Path) -> None:
 
 
 @pytest.mark.parametrize("name", results.stored())
-def test_the_command_of_a_result_is_one_of_today(name: str) -> None:
+def test_the_command_of_a_result_exists(name: str) -> None:
     module = results.command(name).split()[2].replace(".", "/")
     assert (ROOT / f"{module}.py").exists() or (ROOT / module / "__main__.py").exists()
 

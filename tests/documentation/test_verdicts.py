@@ -1,4 +1,4 @@
-"""Missed targets have plain words, and a target that only the baseline's spread meets is shown as such."""
+"""Missed targets have explanations, and a target that only the baseline's spread meets is marked."""
 
 import re
 
@@ -19,19 +19,19 @@ BY_SPREAD = [
 
 
 @pytest.mark.parametrize("verdict", tuple(verdicts.failed()), ids=lambda each: f"{each.result}: {each.target.name}")
-def test_every_missed_target_has_its_plain_words(verdict: verdicts.Verdict) -> None:
+def test_every_missed_target_has_an_explanation(verdict: verdicts.Verdict) -> None:
     assert verdict.meaning.question.endswith("?")
     assert verdict.meaning.means.endswith(".")
     assert "{" not in verdict.measured + verdict.bound
 
 
-def test_a_missed_target_without_words_names_the_benchmark_and_the_target() -> None:
+def test_a_missed_target_without_an_explanation_raises_an_error_with_its_name() -> None:
     unknown = verdicts.Verdict("actor", Target("unknown", 1.0, 2.0, at_most=False), False)
     with pytest.raises(LookupError, match=r"benchmarks\.speedup\.actor: expected a pattern in MEANINGS for 'unknown'"):
         _ = unknown.meaning
 
 
-def test_figures_have_the_unit_and_the_case_of_their_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_have_the_unit_and_the_case_of_their_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
     words = Meaning(r"(?P<task>.+): share", "How much?", "Little.", unit="%", scale=100, case="{task}")
     monkeypatch.setattr(verdicts, "_meanings", lambda _: (words,))
     share = Target("d4pg/dm_control/cartpole-balance/2048: share", 0.832, 0.85, at_most=False)
@@ -56,7 +56,7 @@ def test_a_target_that_a_newer_result_meets_is_not_missed() -> None:
     assert "**Missed**" not in verdicts.line("parity")
 
 
-def test_a_missed_target_is_in_plain_words_below_its_result() -> None:
+def test_a_missed_target_is_explained_below_its_result() -> None:
     line = verdicts.line("load")
     missed = next(each for each in verdicts.failed() if each.result == "load")
     assert line.splitlines()[0] == results.line("load")
@@ -64,12 +64,12 @@ def test_a_missed_target_is_in_plain_words_below_its_result() -> None:
         assert words in line
 
 
-def test_a_target_that_the_spread_alone_meets_is_found() -> None:
+def test_a_target_that_only_the_spread_meets_is_found() -> None:
     assert ("on_policy_ppo", "ppo/LunarLander-v3") in {(name, each.name.partition(":")[0]) for name, each in BY_SPREAD}
 
 
 @pytest.mark.parametrize(("name", "target"), BY_SPREAD, ids=lambda each: str(getattr(each, "name", each)))
-def test_a_target_that_the_spread_alone_meets_says_so_beside_its_figure(name: str, target: Target) -> None:
+def test_a_target_that_only_the_spread_meets_is_marked(name: str, target: Target) -> None:
     row = next(line for line in results.targets(name).splitlines() if line.startswith(f"| {target.name} |"))
     assert "only because the baseline's seeds spread widely" in row
     table = {"on_policy_ppo": "on policy ppo"}.get(name, name)
@@ -94,7 +94,7 @@ def test_a_mean_is_compared_with_its_baseline_in_words() -> None:
     assert beside(Target("times faster", 2.0, 1.0, at_most=False)) == ""
 
 
-def test_the_command_of_an_old_result_is_that_of_its_own_benchmark() -> None:
+def test_the_command_of_an_old_result_belongs_to_its_benchmark() -> None:
     assert results.command("peers").startswith("python -m benchmarks.libraries.peers --tasks")
     assert results.command("structured_peers").startswith("python -m benchmarks.environments.peers")
 

@@ -1,4 +1,4 @@
-"""The documentation of the clients tells the truth: its Python runs against a real run, its commands fit the wire."""
+"""Runs the Python of the client documentation against a real run, and checks its commands against the protos."""
 
 import json
 import shlex
@@ -17,7 +17,7 @@ SERVICES: dict[str, ServiceDescriptor] = {
     for module in (learner_pb2, quantizer_pb2, actor_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
 }
-# What grpcurl takes here before its address, and whether a value follows.
+# Flags of grpcurl before the address, and whether a value follows.
 FLAGS = {"-plaintext": False, "-d": True}
 
 
@@ -43,7 +43,7 @@ def method_of(name: str) -> MethodDescriptor:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_line_fits_the_wire(command: str) -> None:
+def test_a_command_line_fits_the_protos(command: str) -> None:
     address, name, request = parse(command)
     method = method_of(name)
     ports = {"LearnerService": "50051", "QuantizerService": "50052", "ActorService": "50053"}
@@ -51,14 +51,14 @@ def test_a_command_line_fits_the_wire(command: str) -> None:
     json_format.ParseDict(json.loads(request), message_factory.GetMessageClass(method.input_type)())
 
 
-def test_every_rpc_that_people_call_has_a_command_line() -> None:
+def test_every_rpc_for_users_has_a_command_line() -> None:
     called = {method_of(parse(command)[1]).name for command in COMMANDS}
     of_services = {"Join", "StreamTrajectories", "ReportEnergy", "PublishCheckpoints"}
     assert called == {method.name for service in SERVICES.values() for method in service.methods} - of_services
 
 
 def test_the_python_examples_run_against_a_real_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # Nothing but its last example ends the run.
+    # Only the last example ends the run.
     endless = ("--target-return", "1000", "--max-environment-steps", "10000000", "--quantizer.retain-newest", "5000")
     run = TrainingRun.start(tmp_path / "run", *endless, "--evaluation.episodes", "2", "--no-energy.enabled")
     try:

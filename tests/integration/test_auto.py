@@ -8,15 +8,15 @@ from actorq.arithmetic import arithmetic
 from actorq.domain.policy import FP32, SCHEMES, variant_of
 from tests.integration.training_run import TrainingRun, actorq
 
-# Wide enough for int8 to be worth it on most processors; the run is right whatever is chosen.
+# Wide enough that int8 is faster on most processors. The test accepts any choice.
 _WIDE = ("--dqn.hidden-sizes", "256,256", "--dqn.learning-rate", "0.001")
 _CHOICE = re.compile(r"actor_service\.policies\.subscription: auto: (\S+) of .*")
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
-    """A run of two actors that has ended, long after they have chosen."""
-    # No return ends it: how many steps that takes is luck, and actors need some tenths of a second to choose.
+    """A finished run of two actors, which ended long after they chose."""
+    # No return ends the run, because the number of steps to a return varies, and actors need some time to choose.
     budget = ("--target-return", "501", "--max-environment-steps", "20000")
     run = TrainingRun.start(tmp_path_factory.mktemp("runs") / "run", "--scheme", "auto", "--seed", "1", *_WIDE, *budget)
     code, printed = run.finish()
@@ -25,13 +25,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
 
 
 def choices(run: TrainingRun, name: str) -> list[str]:
-    """The schemes that a process has chosen, by its log."""
+    """The schemes that a process chose, from its log."""
     return _CHOICE.findall((run.directory / "logs" / f"{name}.log").read_text())
 
 
 def test_each_actor_measures_all_schemes_and_chooses(trained: TrainingRun) -> None:
     for name in ("actor-0", "actor-1", "evaluator"):
-        # Again only where the gate has held a scheme back.
+        # An actor chooses again only if the gate refused a scheme.
         assert choices(trained, name)
         log = (trained.directory / "logs" / f"{name}.log").read_text()
         assert all(f"{scheme} " in log for scheme in SCHEMES if scheme not in arithmetic().inexact_schemes)
@@ -47,15 +47,15 @@ def test_transitions_come_from_the_schemes_that_the_actors_chose(trained: Traini
     assert sum(by_scheme[scheme] for scheme in chosen) > summary["environment_steps"] / 2
 
 
-def test_the_last_evaluation_ran_what_the_evaluator_chose(trained: TrainingRun) -> None:
+def test_the_last_evaluation_used_the_scheme_of_the_evaluator(trained: TrainingRun) -> None:
     evaluation = trained.summary()["evaluation"]
     assert evaluation["scheme"] in choices(trained, "evaluator")
 
 
-def test_the_quantizer_emits_what_was_chosen_and_nothing_else(trained: TrainingRun) -> None:
+def test_the_quantizer_emits_only_the_chosen_schemes(trained: TrainingRun) -> None:
     chosen = {choices(trained, name)[-1] for name in ("actor-0", "actor-1", "evaluator")}
     policies = sorted((trained.directory / "policies").glob("*/policy-*.onnx"))
-    # The second half was published after all had chosen.
+    # The second half was published after all actors had chosen.
     emitted = {path.stem.removeprefix("policy-") for path in policies[len(policies) // 2 :]}
     assert emitted == {str(variant_of(scheme, arithmetic().weight_encoding)) for scheme in chosen}
 
@@ -67,7 +67,7 @@ def test_a_finished_run_is_evaluated_in_the_scheme_of_its_evaluation(trained: Tr
     assert re.search(rf"policy v\d+ {scheme} ", result.stdout)
 
 
-def test_a_finished_run_is_evaluated_in_what_is_fastest_here(trained: TrainingRun) -> None:
+def test_a_finished_run_is_evaluated_in_the_fastest_scheme_of_this_processor(trained: TrainingRun) -> None:
     result = actorq("evaluate", str(trained.directory), "--episodes", "2", "--scheme", "auto")
     assert result.returncode == 0, result.stderr
     assert re.search(rf"policy v\d+ ({'|'.join(SCHEMES)}) ", result.stdout)

@@ -26,12 +26,12 @@ ROOT = Path(__file__).parents[2]
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_a_mistake_is_told_in_one_line(arguments: list[str], fact: str, tmp_path: Path) -> None:
+def test_a_mistake_ends_with_one_line(arguments: list[str], fact: str, tmp_path: Path) -> None:
     result = actorq(*arguments, cwd=tmp_path)
     assert result.returncode == 2
     assert len(result.stderr.strip().splitlines()) == 1, result.stderr
     assert fact in result.stderr
-    # A folder of the first try would stand in the way of the corrected one.
+    # A folder of the first command would block the corrected command.
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -58,7 +58,7 @@ def test_images_too_small_for_our_networks_name_the_setting_before_any_service_s
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_goals_that_hindsight_cannot_use_are_told_before_any_service_starts(
+def test_goals_that_hindsight_cannot_use_are_refused_before_any_service_starts(
     arguments: tuple[str, ...], fact: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests" / "user_modules")]))
@@ -71,7 +71,7 @@ def test_goals_that_hindsight_cannot_use_are_told_before_any_service_starts(
 
 
 @pytest.mark.parametrize("service", ["learner", "quantizer"])
-def test_a_port_in_use_is_told_in_one_line(service: str, tmp_path: Path) -> None:
+def test_a_port_in_use_ends_with_one_line(service: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as occupied:
         address = f"127.0.0.1:{occupied.getsockname()[1]}"
         result = actorq(service, "--listen", address, cwd=tmp_path)

@@ -34,7 +34,7 @@ def test_int8_is_compared_with_actors_in_pytorch(tmp_path: Path) -> None:
         assert run["state"] == "budget ended"
         assert run["environment_steps"] >= 3000
         assert run["steps_per_s"] > 0
-        # So short a run may end before its evaluator has joined.
+        # A run this short may end before its evaluator has joined.
         assert run["to_target"] is None or run["to_target"]["mean_return"] >= 1
     (ratios,) = int8["ratios"]
     assert ratios["baseline"] == "torch"

@@ -1,4 +1,4 @@
-"""Quantizer and learner are killed together, so that neither remembers what the other served."""
+"""Kills quantizer and learner together, so that neither knows the versions that the other served."""
 
 import os
 import random
@@ -17,7 +17,7 @@ VICTIMS = ("learner", "quantizer")
 
 
 class Witness:
-    """Watches the policies as an actor does, through all lives of the quantizer."""
+    """Watches the policies like an actor, through all restarts of the quantizer."""
 
     def __init__(self, address: str) -> None:
         self.contents: dict[int, set[bytes]] = {}
@@ -28,7 +28,7 @@ class Witness:
         self._thread.start()
 
     def wait_for(self, versions: int) -> None:
-        """Wait until so many more versions have come."""
+        """Wait until this number of further versions has come."""
         with self._more:
             wanted = len(self.contents) + versions
             assert self._more.wait_for(lambda: len(self.contents) >= wanted, timeout=120.0)
@@ -52,7 +52,7 @@ class Witness:
 
 
 def at_work_again(killed: set[int]) -> Callable[[RunStatus], bool]:
-    """Holds once both are in another life and the quantizer has taken a version of this learner."""
+    """True once both have restarted and the quantizer has accepted a version of the new learner."""
 
     def holds(status: RunStatus) -> bool:
         lives = {process.name: process.pid for process in status.processes}
@@ -70,7 +70,7 @@ def test_no_version_has_two_contents_after_double_kills(tmp_path: Path) -> None:
     killed: set[int] = set()
     try:
         for _ in range(KILLS):
-            # A version that is new to the witness may still come from the quantizer of before, or from its store.
+            # A version that is new to the witness may still come from the previous quantizer, or from its store.
             status = run.until(at_work_again(killed))
             witness.wait_for(rng.randint(1, 8))
             victims = {process_id(status, name) for name in VICTIMS}

@@ -1,4 +1,4 @@
-"""Drawn actions of a stored run: `actorq evaluate --sampled`, and what `actorq.load_policy` predicts."""
+"""Sampled actions of a stored run: `actorq evaluate --sampled`, and predictions of `actorq.load_policy`."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ WIDTH = 64
 def graph(
     observation_size: int, last: list[NodeProto], outputs: tuple[str, ...], discrete: bool, units: int
 ) -> PolicyGraph:
-    """Two hidden layers and a head, then the nodes `last` on the value `head`."""
+    """A graph of two hidden layers and a head, then the nodes `last` on the value `head`."""
     names = ("a", "b", "c")
     sizes = ((WIDTH, observation_size), (WIDTH, WIDTH), (units, WIDTH))
     parameters: dict[str, list[int]] = {}
@@ -92,13 +92,13 @@ def returns(run: RunDirectory, *flags: str) -> list[str]:
 
 
 @pytest.mark.parametrize("run", ["cartpole", "pendulum"])
-def test_a_run_is_evaluated_with_drawn_actions_on_demand(run: str, request: pytest.FixtureRequest) -> None:
+def test_evaluate_samples_actions_on_demand(run: str, request: pytest.FixtureRequest) -> None:
     stored = request.getfixturevalue(run)
     greedy, sampled, again = returns(stored), returns(stored, "--sampled"), returns(stored, "--sampled")
     assert sampled == again != greedy
 
 
-def test_a_policy_that_tells_no_distribution_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_policy_without_a_distribution_is_refused_in_one_line(tmp_path: Path) -> None:
     values = graph(4, [helper.make_node("Identity", ["head"], ["q_values"])], ("q_values",), True, 2)
     run = stored_run(tmp_path / "run", values, [published(values, 4)], spec=CARTPOLE, environment="CartPole-v1")
     result = command("evaluate", str(run.root), "--sampled")

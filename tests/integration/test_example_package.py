@@ -1,4 +1,4 @@
-"""The package in examples/ as its users treat it: installed by pip, then trained by name."""
+"""Installs the package of examples/ with pip, then trains with its names."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "hover"
 def test_the_installed_package_trains_to_its_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, packages = tmp_path / "source", tmp_path / "packages"
     shutil.copytree(EXAMPLE, source)
-    # Without a build environment of its own: tests need no network.
+    # Without build isolation, so that the test needs no network.
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*install, "--target", str(packages), str(source)], check=True)
     monkeypatch.setenv("PYTHONPATH", str(packages), prepend=":")

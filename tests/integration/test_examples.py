@@ -1,4 +1,4 @@
-"""The examples do what they say. Each file is on the page of examples."""
+"""Runs the examples, and checks that each file is on the page of examples."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 CARTPOLE = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), (2,))
 PENDULUM = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2.0,), (2.0,)), ())
-# What shows each example: a test here or elsewhere.
+# The test of each example, here or elsewhere.
 TESTED = {
     "README.md": __file__,
     "act.py": __file__,
@@ -39,7 +39,7 @@ TESTED = {
 
 
 def python(example: str, *arguments: str, cwd: Path) -> str:
-    """Run an example to its end; gives what it printed."""
+    """Run an example to its end, and return its output."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(EXAMPLES / example), *arguments]
     ended = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=200, check=False)
@@ -48,7 +48,7 @@ def python(example: str, *arguments: str, cwd: Path) -> str:
 
 
 def exported(folder: Path, algorithm: str, spec: EnvironmentSpec, *flags: str) -> Path:
-    """The file of an untrained policy, as `actorq export` writes it."""
+    """The file of an untrained policy, written by `actorq export`."""
     made = make(algorithm, spec)
     graph = export_policy_graph(made.policy, spec, made.takes_noise)
     rows = random_batch(np.random.default_rng(0), spec, 64).observations
@@ -88,7 +88,7 @@ def test_an_exported_policy_acts_without_actorq(tmp_path: Path, algorithm: str, 
     assert "policy v1 int8 returned" in python("act.py", str(file), cwd=tmp_path)
 
 
-def test_numpy_computes_what_onnx_runtime_does(tmp_path: Path) -> None:
+def test_numpy_and_onnx_runtime_agree(tmp_path: Path) -> None:
     file = exported(tmp_path, "dqn", CARTPOLE, "--scheme", "fp32", "--form", "standard")
     printed = python("act_numpy.py", str(file), cwd=tmp_path)
     rows = np.array([[0.0, 0.1, 0.0, -0.1]], np.float32)
@@ -122,13 +122,13 @@ def test_an_own_environment_with_a_mask_is_checked_and_solved(tmp_path: Path) ->
     assert trained_run.returncode == 0, trained_run.stdout + trained_run.stderr
 
 
-def test_the_training_run_is_one_that_the_operator_takes() -> None:
+def test_the_operator_accepts_the_training_run() -> None:
     manifest = yaml.safe_load((EXAMPLES / "trainingrun" / "cartpole.yaml").read_text("utf-8"))
     run = Described.of(manifest)
     assert (run.name, run.spec.environment, run.spec.settings()["seed"]) == ("cartpole", "CartPole-v1", 1)
 
 
-def test_a_sweep_searches_what_its_file_says(tmp_path: Path) -> None:
+def test_a_sweep_searches_the_settings_of_its_file(tmp_path: Path) -> None:
     files = (
         "--config",
         str(EXAMPLES / "sweep" / "task.yaml"),

@@ -1,4 +1,4 @@
-"""docs/how-to/export.md tells the truth: its commands and its Python run, on policies of a DQN and of a SAC learner."""
+"""Runs the commands and the Python of docs/how-to/export.md, on policies of DQN and SAC."""
 
 import re
 import shlex
@@ -24,7 +24,7 @@ PENDULUM = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec(
 
 
 def stored(root: Path, name: str, spec: EnvironmentSpec) -> None:
-    """A run with an untrained policy, of which version 24 is the best."""
+    """A run with untrained policies. Version 24 is the best."""
     algorithm = make(name, spec)
     graph = export_policy_graph(algorithm.policy, spec, algorithm.takes_noise)
     rows = random_batch(np.random.default_rng(0), spec, 64).observations
@@ -34,7 +34,7 @@ def stored(root: Path, name: str, spec: EnvironmentSpec) -> None:
     stored_run(root, graph, [first, replace(first, version=29)], {24: 9.5}, spec=spec, **settings)
 
 
-def test_its_blocks_run_in_their_order(
+def test_the_blocks_of_the_page_run_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -54,7 +54,7 @@ def test_its_blocks_run_in_their_order(
             assert (result.returncode, result.stderr) == (0, ""), line
             printed += result.stdout
     printed += capsys.readouterr().out
-    # A client that asks for no encoding gets signed weights. `actorq export` writes those that are exact here.
+    # A client that requests no encoding gets signed weights. `actorq export` writes the encoding that is exact here.
     assert exact_here(Path("best.onnx").read_bytes()) == Path("policy.onnx").read_bytes()
     for expected in (
         "9.5",

@@ -29,7 +29,7 @@ def snippet(library: str) -> str:
 
 
 def exported(code: str, observations: NDArray[Any], **names: object) -> NDArray[Any]:
-    """Run a snippet, quantize its policy.onnx, and return what the exported policy does."""
+    """Run a snippet, quantize its policy.onnx, and return the exported policy as a function."""
     exec(compile(code, "docs/how-to/quantize.md", "exec"), names)
     session = onnxruntime.InferenceSession("policy.onnx", providers=["CPUExecutionProvider"])
     np.savez("observations.npz", observations)
@@ -58,7 +58,7 @@ def test_whole_policies_of_stable_baselines3(algorithm: str, environment: str) -
 
 
 class Actor(nn.Module):
-    """The actor of CleanRL's sac_continuous_action.py."""
+    """An actor with the form of CleanRL's sac_continuous_action.py."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def test_a_sac_actor_in_the_form_of_cleanrl() -> None:
 
 
 class Module(nn.Module):
-    """A module in the form of RLlib's RLModule."""
+    """A module with the form of RLlib's RLModule."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (SIZE,))
 

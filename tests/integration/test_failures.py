@@ -1,4 +1,4 @@
-"""Any process may be killed at any time: the run goes on, and nothing is left behind."""
+"""Any process may be killed at any time. The run continues, and no process or file is left behind."""
 
 import os
 import re
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def goes_on_without(name: str, ended: int, steps: int) -> Callable[[RunStatus], bool]:
-    """Holds once another process has the name, and more steps are stored."""
+    """True once another process has the name, and more steps are stored."""
 
     def holds(status: RunStatus) -> bool:
         processes = {process.name: process.pid for process in status.processes}
@@ -27,7 +27,7 @@ def goes_on_without(name: str, ended: int, steps: int) -> Callable[[RunStatus], 
 
 
 def test_a_run_survives_the_end_of_each_service(tmp_path: Path) -> None:
-    # Out of reach: a run that is solved would end before its last service does.
+    # Unreachable: a solved run would end before its last service is killed.
     run = TrainingRun.start(tmp_path / "run", *ENDLESS, "--checkpoint.period-s", "1")
     status = run.until(trained(updates=100))
     ends = (
@@ -40,7 +40,7 @@ def test_a_run_survives_the_end_of_each_service(tmp_path: Path) -> None:
         ended = process_id(status, victim)
         os.kill(ended, number)
         before, status = status, run.until(goes_on_without(victim, ended, status.environment_steps))
-        # What the learner had acknowledged before it died is there after it.
+        # The next learner has all acknowledged transitions.
         assert status.environment_steps > before.environment_steps
     with LearnerClient(run.addresses()["learner"]) as learner:
         learner.stop()
@@ -50,11 +50,11 @@ def test_a_run_survives_the_end_of_each_service(tmp_path: Path) -> None:
     assert re.findall(r"launcher: (\S+) restarted", log) == [name for name, _ in ends]
     summary = run.summary()
     assert summary["state"] == "stopped"
-    # The fidelity gate may let a version through in fp32 alone.
+    # The fidelity gate may pass a version only in fp32.
     assert "int8" in summary["transitions_by_scheme"]
 
 
-def test_a_run_survives_a_stranger_that_takes_an_actors_name(tmp_path: Path) -> None:
+def test_a_run_survives_another_process_with_an_actors_name(tmp_path: Path) -> None:
     run = TrainingRun.start(tmp_path / "run", *ENDLESS)
     status = run.until(trained(updates=100))
     with LearnerClient(run.addresses()["learner"]) as learner:
@@ -97,7 +97,7 @@ def test_a_second_interrupt_ends_at_once(tmp_path: Path) -> None:
     run = TrainingRun.start(tmp_path / "run", *ENDLESS)
     status = run.until(trained(updates=100))
     services = run.services()
-    # It does not end before the second one.
+    # The process does not end before the second interrupt.
     os.kill(process_id(status, "learner"), signal.SIGSTOP)
     run.signal(signal.SIGINT)
     run.await_line("a second signal ends at once")
@@ -122,7 +122,7 @@ def test_a_users_algorithm_that_fails_twice_in_a_row_ends_the_run(
     assert sum("learner restarted" in line for line in printed.splitlines()) == 1
 
 
-def test_a_users_algorithm_that_cannot_be_made_is_told_with_its_line_and_leaves_nothing(
+def test_a_users_algorithm_that_fails_at_the_start_is_reported_with_its_line_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests" / "user_modules")]))

@@ -1,4 +1,4 @@
-"""Three real services, a policy after every update, and no policy that acts for long while a newer one is there."""
+"""With three real services and a policy after every update, no policy acts for long while a newer policy exists."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.integration.training_run import TrainingRun
 STEPS, RANDOM, MOST, CAPACITY = 700, 200, 3, 5_000
 
 
-def test_a_limited_policy_makes_way_for_the_next(tmp_path: Path) -> None:
+def test_no_policy_acts_for_more_steps_than_the_limit(tmp_path: Path) -> None:
     flags = {
         "actors": 1,
         "environments-per-actor": 1,
@@ -35,13 +35,13 @@ def test_a_limited_policy_makes_way_for_the_next(tmp_path: Path) -> None:
     assert code in (0, 3), printed
     versions = versions_that_acted(run.directory)[RANDOM + 4 * MOST :]
     steps = np.unique(versions, return_counts=True)[1]
-    # One that was waited for in vain goes on for longer, as on a machine that stood still for a second.
+    # If the wait for a newer policy fails, a policy acts longer, for example after the machine hung for a second.
     assert (steps <= MOST).mean() > 0.95
     assert len(steps) > 100
 
 
 def versions_that_acted(directory: Path) -> NDArray[np.int64]:
-    """Of each stored transition, in order, the version of the policy that acted."""
+    """The policy version of each stored transition, in order."""
     spec = EnvironmentSpec.from_json(read_document(directory / "environment.json"))
     store = ReplayStore.open(directory / "replay", spec, CAPACITY)
     rows = store.segments.extent()[1]

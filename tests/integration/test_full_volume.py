@@ -1,4 +1,4 @@
-"""A run whose volume is full ends in time when it is told to, and goes on once there is room."""
+"""A run with a full volume ends in time after a signal, and continues when there is space."""
 
 import contextlib
 import signal
@@ -24,7 +24,7 @@ def volume(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(volume: Path) -> Path:
-    """A file that takes all the room."""
+    """A file that fills the volume."""
     filler = volume / "filler"
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while file.write(bytes(4096)):
@@ -33,7 +33,7 @@ def fill(volume: Path) -> Path:
 
 
 @pytest.mark.timeout(240)
-def test_a_run_on_a_full_volume_is_interrupted_in_time_and_goes_on_once_there_is_room(volume: Path) -> None:
+def test_a_run_on_a_full_volume_ends_in_time_and_continues_when_there_is_space(volume: Path) -> None:
     settings = (*ENDLESS, "--replay.capacity", "5000", "--checkpoint.period-s", "1")
     run = TrainingRun.start(volume / "run", *settings)
     run.until(lambda status: trained(50)(status) and any((volume / "run" / "checkpoints").glob("*")))

@@ -1,4 +1,4 @@
-"""A column from outside: declared in one place, filled by one explorer. Nothing between them knows it."""
+"""A column of another package: declared in one place, filled by one explorer. No code of ActorQ names it."""
 
 import threading
 from dataclasses import replace
@@ -28,7 +28,7 @@ _COUNT, _STEPS = 2, 6
 
 
 class _Counting(BehaviorPolicy):
-    """Always takes action 0, and tells how often it was asked."""
+    """Always chooses action 0, and reports the number of calls."""
 
     def __init__(self) -> None:
         self._asked = np.zeros((_COUNT, 3), np.int32)
@@ -78,7 +78,7 @@ def test_a_column_needs_a_declaration_and_a_producer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("per", Per)
-def test_a_further_column_of_each_kind_crosses_the_wire(per: Per, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_column_of_each_kind_reaches_the_learner(per: Per, monkeypatch: pytest.MonkeyPatch) -> None:
     column = Column("memory", (4,), np.dtype(np.float32), per)
     monkeypatch.setitem(FURTHER, "memory", lambda spec: column)
     spec, segment = _collected()

@@ -1,4 +1,4 @@
-"""What a policy would have done without noise: from the learner, through every scheme, to what the replay decides."""
+"""Greedy actions without noise: from the learner, through every scheme, to the decisions of the replay."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ NO_ERROR = FidelityReport(1, 0.0, 0.0, 0.0, 0.0, None, ())
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_scheme_emits_what_the_policy_does_without_noise(scheme: str) -> None:
+def test_every_scheme_emits_greedy_actions(scheme: str) -> None:
     torch.manual_seed(0)
     policy, rng = GaussianPolicy(SPEC, (64, 64, 64)), np.random.default_rng(0)
     source = export_policy_graph(policy, SPEC, takes_noise=True, greedy=True)
@@ -41,16 +41,16 @@ def test_every_scheme_emits_what_the_policy_does_without_noise(scheme: str) -> N
     with torch.no_grad():
         expected = policy(torch.from_numpy(observations)).numpy()
     actions = loaded(observations, batch["noise"]).copy()
-    # Of the range of 3; int4 weights are the coarsest.
+    # Relative to the range of 3; int4 weights are the coarsest.
     np.testing.assert_allclose(loaded.outputs[Role.GREEDY_ACTIONS], expected, atol=0.3 if scheme == "int4" else 0.05)
     assert np.abs(actions - loaded.outputs[Role.GREEDY_ACTIONS]).max() > 0.5
-    # The noise has nothing to do with it, nor does it change what evaluators see, who give none.
+    # Noise changes neither these actions nor those of evaluators, which have no noise.
     greedy = loaded.outputs[Role.GREEDY_ACTIONS].copy()
     np.testing.assert_array_equal(loaded(observations), greedy)
     np.testing.assert_array_equal(loaded.outputs[Role.GREEDY_ACTIONS], greedy)
 
 
-def test_quantization_aware_training_finds_the_same_places_in_the_graph() -> None:
+def test_greedy_actions_do_not_change_the_places_of_quantization_aware_training() -> None:
     policy = GaussianPolicy(SPEC, (64, 64, 64))
     places = []
     for greedy in (False, True):
@@ -62,14 +62,14 @@ def test_quantization_aware_training_finds_the_same_places_in_the_graph() -> Non
     assert places[0].keys() == {"torso.2", "torso.4"}
 
 
-def test_a_run_learns_from_longer_targets_and_forgets(tmp_path: Path) -> None:
+def test_a_run_uses_multi_step_targets_and_drops_old_transitions(tmp_path: Path) -> None:
     run = TrainingRun.start(
         tmp_path / "run",
         *("--environment", "Pendulum-v1", "--algorithm", "td3", "--multi-step", "--dynamic-capacity.enabled"),
         *("--max-environment-steps", "1200", "--multi-step-returns.after", "0.5", "--exploration.random-steps", "256"),
         *("--replay.min-size", "256", "--rate-limiter.samples-per-insert", "16", "--rate-limiter.error-buffer", "4096"),
         *("--dynamic-capacity.min-size", "400", "--dynamic-capacity.period-steps", "200"),
-        # Half the variance of a random action is 1/6: no policy is nearer to many of them.
+        # Half the variance of a random action is 1/6. No policy is closer to many random actions.
         *("--dynamic-capacity.threshold", "0.02"),
         *("--td3.hidden-sizes", "32,32", "--no-energy.enabled"),
     )

@@ -1,4 +1,4 @@
-"""A version that is being evaluated is there when its evaluation comes, however many newer ones came meanwhile."""
+"""A version is retained during its evaluation, for any number of newer versions."""
 
 import queue
 import re
@@ -28,21 +28,21 @@ from tests.builders.service_process import service_process
 from tests.integration.training_run import actorq
 
 SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), sizes=(2,))
-# Tens of thousands of steps: longer than it takes to publish more versions than are retained.
+# Tens of thousands of steps, so that more versions are published during the evaluation than are retained.
 EPISODES = 2_000
 MANY = 100_000
-# Of the source's publisher.
+# Settings of the source's publisher.
 RUN_ID = "benchmark"
 
 
 class OneEvaluation(learner_pb2_grpc.LearnerServiceServicer):
-    """Lets an evaluator join that evaluates one version, and records what comes of it."""
+    """Lets an evaluator join and evaluate one version, and records its evaluation."""
 
     def __init__(self) -> None:
         self.evaluations: queue.Queue[Evaluation] = queue.Queue()
 
     def Join(self, request: learner_pb2.JoinRequest, context: Any) -> learner_pb2.JoinResponse:  # noqa: N802
-        """Answer with a run whose second evaluation is a million updates away."""
+        """Answer with a run whose second evaluation is after a million updates."""
         run = RunSpec(RUN_ID, SPEC.environment_id, 1, 8, 2**20, 2, "int8", EPISODES, 10**6, 1_000.0, 0)
         return wire.membership_to_proto(
             Membership(run, 0, Exploration((), ()), resume_after_sequence=0, seed=7, incarnation=9)
@@ -59,7 +59,7 @@ class OneEvaluation(learner_pb2_grpc.LearnerServiceServicer):
 
 
 class Sealing(grpc.ServerInterceptor):
-    """Opens and seals messages as the project's own server does."""
+    """Opens and seals messages like the project's own server."""
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         handler = continuation(handler_call_details)
@@ -69,7 +69,7 @@ class Sealing(grpc.ServerInterceptor):
 
 @contextmanager
 def serving(learner: OneEvaluation) -> Iterator[str]:
-    """Serve it; gives its address."""
+    """Serve the service, and return its address."""
     server = grpc.server(ThreadPoolExecutor(4), interceptors=[Sealing()])
     learner_pb2_grpc.add_LearnerServiceServicer_to_server(learner, server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -81,7 +81,7 @@ def serving(learner: OneEvaluation) -> Iterator[str]:
 
 
 def pass_on(client: QuantizerClient, evaluation: Evaluation) -> None:
-    """As the learner does with what its evaluator sent."""
+    """Forward evaluations to the quantizer, like the learner."""
     opening = quantizer_pb2.PublishOpen(run_id=RUN_ID, scheme="int8", contract=CONTRACT)
     requests = (
         quantizer_pb2.PublishCheckpointsRequest(open=opening),
@@ -92,7 +92,7 @@ def pass_on(client: QuantizerClient, evaluation: Evaluation) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, Evaluation]:
-    """A run that published all through its only evaluation, and that evaluation; all its services have ended."""
+    """A finished run that published versions during its only evaluation, and that evaluation."""
     directory = RunDirectory(tmp_path_factory.mktemp("runs") / "run")
     directory.create(RunConfig(scheme="int8"))
     learner = OneEvaluation()
@@ -109,15 +109,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, Evaluat
                 if not learner.evaluations.empty():
                     break
             evaluation = learner.evaluations.get_nowait()
-            # Enough of them that it would be gone, also if the evaluation was quick.
+            # Enough versions to drop the evaluated one, even after a quick evaluation.
             while newest - evaluation.policy_version < 20:
                 newest = source.publish().version
         retained = [policy.version for policy in client.list()]
         assert retained == [*range(newest, newest - 4, -1), evaluation.policy_version]
-        # The source has left: it would open its stream again, and the quantizer listens to the newest only.
+        # The source has ended. Otherwise it would reopen its stream, and the quantizer accepts only the newest stream.
         pass_on(client, evaluation)
         with closing(Source(quantizer.address, (32, 32), SPEC)) as source:
-            # Which looks at what is to be retained, as nothing is held any more.
+            # This makes the quantizer choose the retained versions, because no version is held any more.
             source.publish()
     return directory, evaluation
 
@@ -137,7 +137,7 @@ def test_the_evaluated_version_is_the_best_retained_one(run: tuple[RunDirectory,
             client.get("int8", evaluated.version + 1)
 
 
-def test_evaluate_takes_the_best_retained_version_when_the_one_evaluated_last_is_gone(
+def test_evaluate_uses_the_best_retained_version_if_the_last_evaluated_one_is_deleted(
     run: tuple[RunDirectory, Evaluation],
 ) -> None:
     directory, evaluation = run
@@ -149,7 +149,7 @@ def test_evaluate_takes_the_best_retained_version_when_the_one_evaluated_last_is
     assert fallen_back.returncode == 0, fallen_back.stderr
     first, *lines = fallen_back.stdout.splitlines()
     assert re.fullmatch(f"version {gone}, .* {best}, .*best .*{evaluation.mean_return:,.1f}", first)
-    # A warning follows where the processor may compute int8 wrongly.
+    # A warning follows if the processor may compute int8 wrongly.
     beginnings = ("episode 1/2  ", "episode 2/2  ", "return mean ", f"policy v{best} int8")
     for line, beginning in zip(lines[:4], beginnings, strict=True):
         assert line.startswith(beginning)
@@ -158,7 +158,7 @@ def test_evaluate_takes_the_best_retained_version_when_the_one_evaluated_last_is
     assert re.match(f"error: version {gone} .*{directory.root}", named.stderr)
 
 
-def test_evaluate_takes_the_newest_when_no_retained_version_was_evaluated(tmp_path: Path) -> None:
+def test_evaluate_uses_the_newest_version_if_no_retained_version_was_evaluated(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
     directory.create(RunConfig(scheme="int8"))
     with service_process(

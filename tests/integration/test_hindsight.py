@@ -23,7 +23,7 @@ def _run(folder: Path, environment: str, *flags: str) -> TrainingRun:
     return TrainingRun.start(folder, "--environment", f"{CODED}{environment}", *limits, *flags)
 
 
-def test_bits_are_flipped_to_a_goal_with_hindsight_and_no_further_flags(tmp_path: Path) -> None:
+def test_bit_flipping_is_solved_with_default_hindsight(tmp_path: Path) -> None:
     run = _run(tmp_path / "run", "Bits-v0", "--target-success", "0.9")
     code, printed = run.finish()
     assert code == 0, printed
@@ -44,7 +44,7 @@ def test_bits_are_flipped_to_a_goal_with_hindsight_and_no_further_flags(tmp_path
     evaluated = actorq("evaluate", str(tmp_path / "run"), "--episodes", "20", "--allow-modules", MODULE)
     assert evaluated.returncode == 0, evaluated.stderr
     assert "success in " in evaluated.stdout
-    # A failed episode has no reward at all.
+    # A failed episode has no reward.
     assert evaluated.stdout.count("  failure") == evaluated.stdout.count(f"return -{BITS}.00  {BITS} steps  failure")
 
 
@@ -63,6 +63,6 @@ def test_algorithms_for_continuous_actions_learn_from_other_goals(tmp_path: Path
     config = settings.build(RunConfig, settings.from_file(tmp_path / "run" / "config.yaml"))
     store = ReplayStore.open(tmp_path / "run" / "replay", spec, config.replay.capacity, names.names)
     rewards = store.further[names.rewards][store.flags & 1 != 0]
-    # Hardly any step reaches its own goal. Every episode reaches another one at its end.
+    # Few steps reach their own goal. Every episode reaches another goal at its end.
     assert (rewards == 0).mean() > 0.05 > (store.rewards[store.flags & 1 != 0] == 0).mean()
     store.close()

@@ -1,4 +1,4 @@
-"""Callers leave in the middle of every call of real services, whose logs then hold no traceback."""
+"""Callers cancel every call of real services at random times. The logs then have no traceback."""
 
 import random
 import signal
@@ -18,13 +18,13 @@ from actorq.v1 import actor_pb2, actor_pb2_grpc, learner_pb2, learner_pb2_grpc, 
 from tests.integration.training_run import ENDLESS, TrainingRun, trained
 
 ROUNDS, SEED = 15, 5
-# The longest time that a call is left alone: most end in less, so that some leave before, some while and some after.
+# The longest time before a caller leaves. Most calls take less, so callers leave before, during and after the answer.
 LONGEST_S = 0.02
 COMPLAINTS = ("Traceback", "never retrieved", "never awaited", "destroyed but it is pending")
 
 
 class Caller:
-    """Begins calls of one service and leaves them."""
+    """Starts calls of one service and cancels them."""
 
     def __init__(self, address: str, make_stub: Callable[[grpc.Channel], Any]) -> None:
         self._address = address
@@ -33,7 +33,7 @@ class Caller:
         self.gone = threading.Event()
 
     def leave(self, calls: list[tuple[str, Any]]) -> None:
-        """Begin each call many times; leave it, and now and then the connection too."""
+        """Start each call many times and cancel it. Sometimes also close the connection."""
         for _ in range(ROUNDS):
             with grpc.insecure_channel(self._address) as channel:
                 stub = self._make_stub(channel)
@@ -45,7 +45,7 @@ class Caller:
                         call.cancel()
 
     def _endless(self, request: Any) -> Any:
-        """The requests of a stream that its caller never ends; a single request as it is."""
+        """An endless stream of requests, or the single request itself."""
         if not isinstance(request, tuple):
             return request
 
@@ -56,7 +56,7 @@ class Caller:
         return requests()
 
 
-def test_callers_that_leave_leave_no_traceback_in_any_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_canceled_calls_leave_no_traceback_in_any_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONASYNCIODEBUG", "1")
     learner, quantizer, actor = learner_pb2, quantizer_pb2, actor_pb2
     run = TrainingRun.start(tmp_path / "run", *ENDLESS, "--replay.min-size", "500")
@@ -105,13 +105,13 @@ def test_callers_that_leave_leave_no_traceback_in_any_log(tmp_path: Path, monkey
             leaving.result()
     for caller, _ in callers:
         caller.gone.set()
-    # On a slow machine none of the others may have stayed for its answer.
+    # On a slow machine, possibly none of the other callers waited for its answer.
     with QuantizerClient(addresses["quantizer"]) as client, pytest.raises(NotFoundError):
         client.get("fp32", 10**9)
     run.signal(signal.SIGINT)
     code, printed = run.finish()
     assert code == 130, printed
     logs = "\n".join(path.read_text() for path in sorted((tmp_path / "run" / "logs").iterdir()))
-    # The services were there, and answered those that stayed.
+    # The services answered the callers that waited.
     assert "GetPolicy refused" in logs
     assert [line for line in logs.splitlines() if any(complaint in line for complaint in COMPLAINTS)] == []

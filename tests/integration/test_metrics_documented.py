@@ -1,4 +1,4 @@
-"""What the services really serve to Prometheus is what the documentation says, and it moves when a run does."""
+"""The served metrics equal the documented ones, and change while a run trains."""
 
 import re
 import urllib.request
@@ -27,9 +27,8 @@ PREFIXES = {
 
 @dataclass(frozen=True)
 class Scraped:
-    """Types by name, as in the document; samples by name and label values; labels by name.
-
-    openmetrics: types by name in the other format, in which counters are named without _total.
+    """Types by name, as documented; samples by name and label values; labels by name. openmetrics: types by name in the
+    OpenMetrics format, which names counters without _total.
     """
 
     kinds: dict[str, str]
@@ -57,7 +56,7 @@ def scrape(address: str) -> Scraped:
         return Scraped(kinds, {family.name: family.type for family in strict}, samples, labels)
 
 
-def test_prometheus_can_read_it_in_the_format_that_it_asks_for(scraped: dict[str, Scraped]) -> None:
+def test_prometheus_can_read_the_format_that_it_requests(scraped: dict[str, Scraped]) -> None:
     assert {service: each.openmetrics for service, each in scraped.items()} == {
         service: {re.sub(r"_total$", "", name): kind for name, kind in each.kinds.items()}
         for service, each in scraped.items()
@@ -71,14 +70,14 @@ def documented(service: str) -> list[metrics.DocumentedMetric]:
 
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scraped]]:
-    """All services of a run that has been evaluated, each scraped once."""
+    """All services of an evaluated run, each scraped once."""
     folder = tmp_path_factory.mktemp("metrics")
     served = ("--metrics", "127.0.0.1:0", "--node", "node-7")
     with ExitStack() as stack:
-        # A gate that lets every policy through: one with all layers in float is not smaller than its parameters.
+        # A gate that passes every policy. A policy with all layers in float would not be smaller than its parameters.
         store = ("--store", str(folder / "p"), "--quantizer.gate.min-agreement", "0")
         quantizer = stack.enter_context(service_process("quantizer", *store, *served))
-        # A run that does not end, by being solved, before it has been asked.
+        # A run that is not solved before the tests read its metrics.
         endless = ("--target-return", "1000", "--max-environment-steps", "100000000")
         state = ("--run-directory", str(folder / "run"), "--quantizer", quantizer.address, *endless)
         learner = stack.enter_context(service_process("learner", *state, *served))
@@ -93,7 +92,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scra
                 actors = {member.name for member in status.actors if member.report and member.report.policy_version > 1}
                 if not (status.evaluation and status.updates > 10 and "actor-0" in actors):
                     continue
-                # It is measured once a second, from one second to another.
+                # The rate is measured once a second, over one second.
                 if ("actorq_learner_blocked_ratio",) in scrape(learner.metrics).samples:
                     break
         assert {process.node for process in status.processes} == {"node-7"}
@@ -107,19 +106,19 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scra
 
 
 @pytest.mark.parametrize("service", ["learner", "quantizer", "relay", "actor", "evaluator"])
-def test_a_service_serves_what_is_documented_and_nothing_else(service: str, scraped: dict[str, Scraped]) -> None:
+def test_a_service_serves_exactly_the_documented_metrics(service: str, scraped: dict[str, Scraped]) -> None:
     assert scraped[service].kinds == {each.name: each.kind for each in documented(service)}
 
 
 @pytest.mark.parametrize("service", ["learner", "quantizer", "relay", "actor"])
-def test_labels_are_those_that_are_documented(service: str, scraped: dict[str, Scraped]) -> None:
+def test_labels_equal_the_documented_labels(service: str, scraped: dict[str, Scraped]) -> None:
     sampled = scraped[service].labels
     for each in documented(service):
         if each.name in sampled and each.kind != "histogram":
             assert sampled[each.name] == set(each.labels), each.name
 
 
-def test_a_learner_tells_how_its_run_goes(scraped: dict[str, Scraped]) -> None:
+def test_a_learner_reports_the_progress_of_its_run(scraped: dict[str, Scraped]) -> None:
     samples = scraped["learner"].samples
     assert samples["actorq_learner_environment_steps_total",] >= 1000
     assert samples["actorq_learner_updates_total",] > 10
@@ -139,11 +138,11 @@ def test_a_learner_tells_how_its_run_goes(scraped: dict[str, Scraped]) -> None:
     assert samples["actorq_learner_desired_actors",] >= 1
     assert samples["actorq_learner_staleness_versions", "50"] <= samples["actorq_learner_staleness_versions", "99"]
     assert samples["actorq_grpc_handled_total", "OK", "Join", "actorq.v1.LearnerService"] >= 2
-    # No meter runs here: nothing is made up.
+    # No meter runs here, so there is no energy.
     assert all(value == 0 for key, value in samples.items() if key[0] == "actorq_learner_energy_joules_total")
 
 
-def test_a_quantizer_tells_what_it_emitted_and_how_faithful_it_is(scraped: dict[str, Scraped]) -> None:
+def test_a_quantizer_reports_emitted_policies_and_their_fidelity(scraped: dict[str, Scraped]) -> None:
     samples = scraped["quantizer"].samples
     assert samples["actorq_quantizer_policies_total", *INT8_HERE] >= 1
     assert samples["actorq_quantizer_emit_seconds_count",] == samples["actorq_quantizer_policies_total", *INT8_HERE]
@@ -155,7 +154,7 @@ def test_a_quantizer_tells_what_it_emitted_and_how_faithful_it_is(scraped: dict[
     )
 
 
-def test_a_relay_tells_what_it_hands_on(scraped: dict[str, Scraped]) -> None:
+def test_a_relay_reports_forwarded_policies(scraped: dict[str, Scraped]) -> None:
     samples = scraped["relay"].samples
     assert samples["actorq_relay_watchers", *INT8_HERE] == 1
     assert samples["actorq_relay_upstream_connected", *INT8_HERE] == 1
@@ -164,7 +163,7 @@ def test_a_relay_tells_what_it_hands_on(scraped: dict[str, Scraped]) -> None:
     assert samples["actorq_relay_lag_seconds", *INT8_HERE] > 0
 
 
-def test_an_actor_tells_what_it_does(scraped: dict[str, Scraped]) -> None:
+def test_an_actor_reports_its_steps_and_policy(scraped: dict[str, Scraped]) -> None:
     samples = scraped["actor"].samples
     assert samples["actorq_actor_info", "actor-0", "actor"] == 1
     assert samples["actorq_actor_environment_steps_total",] > 0
@@ -179,7 +178,7 @@ def test_an_actor_tells_what_it_does(scraped: dict[str, Scraped]) -> None:
     assert evaluator["actorq_actor_acknowledged_segments_total",] >= 1
 
 
-def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
+def test_a_port_in_use_ends_with_one_line(tmp_path: Path) -> None:
     store = ("--store", str(tmp_path / "one"))
     with service_process("quantizer", *store, "--metrics", "127.0.0.1:0") as first:
         said = refusal("quantizer", "--store", str(tmp_path / "two"), "--metrics", first.metrics)

@@ -1,4 +1,4 @@
-"""A learner that moves takes nobody with it: actors and watchers wait for the next one, and nothing is lost."""
+"""Moves the learner of a run. Actors and watchers wait for the next learner, and no data are lost."""
 
 import signal
 import threading
@@ -29,14 +29,14 @@ CONFIG: dict[str, Any] = {
     "dqn": {"hidden_sizes": [16], "batch_size": 16},
     "replay": {"capacity": CAPACITY, "min_size": 500},
     "actor": {"segment_length": 8, "report_period_s": 0.2},
-    # As often as a version comes: the default share of the CPU has the evaluator wait.
+    # An evaluation for each version. The default share of the CPU would make the evaluator wait.
     "evaluation": {"episodes": 2, "share": 1.0},
 }
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """The processes of a run, each as a pod starts it."""
+    """The processes of a run, each started as in a pod."""
 
     directory: Path
     learner: str
@@ -44,13 +44,13 @@ class Fleet:
     processes: dict[str, ForkedCommand]
 
     def start(self, name: str, module: str, *arguments: str) -> None:
-        """Start a process, or the next life of one."""
+        """Start a process, or restart it."""
         given = ("--config", str(self.directory / "config.yaml"), "--name", name, *arguments)
         with (self.directory / f"{name}.log").open("ab") as log:
             self.processes[name] = ForkedCommand(module, *given, errors=log.fileno())
 
     def start_learner(self) -> None:
-        """Start the learner, which goes on with the run if there is one."""
+        """Start the learner. It continues an existing run."""
         state = ("--run-directory", str(self.directory / "run"), "--quantizer", self.quantizer)
         self.start("learner", "learner_service", "--listen", self.learner, *state, "--resume", "--linger")
 
@@ -65,7 +65,7 @@ class Fleet:
             self.start(name, "actor_service", *peers, "--role", role)
 
     def end(self, name: str, number: signal.Signals = signal.SIGTERM) -> int:
-        """Signal a process and give its exit code."""
+        """Signal a process and return its exit code."""
         self.processes[name].send_signal(number)
         return self.processes[name].wait(PATIENCE_S)
 
@@ -87,7 +87,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 
 
 class Watcher:
-    """One watch of the run, over all lives of its learner."""
+    """One watch of the run, over all restarts of its learner."""
 
     def __init__(self, client: LearnerClient) -> None:
         self._changed = threading.Condition()
@@ -96,7 +96,7 @@ class Watcher:
         self._thread.start()
 
     def until(self, condition: Callable[[RunStatus], bool], after: int = 0) -> tuple[int, RunStatus]:
-        """The first status after so many for which `condition` holds, and how many were seen up to it."""
+        """The first status for which `condition` holds after skipping some, and the number of statuses up to it."""
 
         def found() -> tuple[int, RunStatus] | None:
             seen = enumerate(self._seen[after:], after + 1)
@@ -108,7 +108,7 @@ class Watcher:
             return answer
 
     def _watch(self, client: LearnerClient) -> None:
-        # That is how it ends when the client is closed.
+        # The stream ends this way when the client is closed.
         with suppress(UnavailableError):
             for status in client.watch(0.05):
                 with self._changed:
@@ -125,13 +125,13 @@ def watching(address: str) -> Iterator[Watcher]:
 
 
 def goes_on(status: RunStatus) -> bool:
-    """Whether all take part and there is an evaluation."""
+    """Whether all processes are connected and there is an evaluation."""
     connected = {actor.name for actor in status.actors if actor.connected}
     whole = connected == {"actor-0", "actor-1", "evaluator"}
     return status.state is RunState.TRAINING and whole and status.evaluation is not None
 
 
-def test_a_learner_is_moved_and_nobody_ends_and_nothing_is_lost(fleet: Fleet) -> None:
+def test_a_move_of_the_learner_ends_no_process_and_loses_no_data(fleet: Fleet) -> None:
     fleet.start_all()
     with watching(fleet.learner) as watcher:
         seen, before = watcher.until(lambda status: goes_on(status) and status.updates > 50)
@@ -148,7 +148,7 @@ def test_a_learner_is_moved_and_nobody_ends_and_nothing_is_lost(fleet: Fleet) ->
         )
         assert after.run_id == before.run_id
         assert after.updates >= before.updates
-        # The evaluator that waited has sent another evaluation.
+        # The waiting evaluator has sent another evaluation.
         watcher.until(
             lambda status: status.evaluation is not None and status.evaluation.policy_version > evaluated, after=seen
         )
@@ -159,7 +159,7 @@ def test_a_learner_is_moved_and_nobody_ends_and_nothing_is_lost(fleet: Fleet) ->
 
 
 def assert_stored_exactly_once(run: Path, actors: int) -> None:
-    """Each actor has had one incarnation, and all of its segments are stored, in order, none of them twice."""
+    """Checks that each actor had one incarnation, and that all of its segments are stored once, in order."""
     spec = EnvironmentSpec.from_json(read_document(run / "environment.json"))
     store = ReplayStore.open(run / "replay", spec, CAPACITY)
     try:

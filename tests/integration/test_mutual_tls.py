@@ -1,4 +1,4 @@
-"""Mutual TLS with one folder and one flag, and how services refuse to do without."""
+"""Mutual TLS with one folder and one flag, and refusals of services without it."""
 
 import re
 import signal
@@ -45,7 +45,7 @@ def policies_of_quantizer(channel: grpc.Channel) -> None:
 
 
 def get_nowhere(service: ServiceProcess, call: Callable[[grpc.Channel], None], ours: Path, theirs: Path) -> None:
-    """`call` fails without TLS, without a certificate and with that of another authority."""
+    """Checks that `call` fails without TLS, without a certificate, and with a certificate of another authority."""
     mine, other = Certificates.of(ours, "operator"), Certificates.of(theirs, "operator")
     assert mine
     assert other
@@ -65,7 +65,7 @@ def get_nowhere(service: ServiceProcess, call: Callable[[grpc.Channel], None], o
 
 @dataclass(frozen=True)
 class Secured:
-    """A learner and its quantizer with the certificates of `ours`."""
+    """A learner and its quantizer with the certificates `ours`."""
 
     learner: ServiceProcess
     quantizer: ServiceProcess
@@ -82,7 +82,7 @@ def secured(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
             yield Secured(learner, quantizer, certificates)
 
 
-def test_a_member_is_answered(secured: Secured) -> None:
+def test_a_caller_with_a_valid_certificate_is_answered(secured: Secured) -> None:
     mine = Certificates.of(secured.ours, "operator")
     with LearnerClient(secured.learner.address, mine) as learner:
         assert learner.status().environment_steps == 0
@@ -90,11 +90,11 @@ def test_a_member_is_answered(secured: Secured) -> None:
         assert quantizer.list() == []
 
 
-def test_a_stranger_gets_nowhere_at_a_learner(secured: Secured, strangers: Path) -> None:
+def test_a_learner_refuses_callers_without_a_valid_certificate(secured: Secured, strangers: Path) -> None:
     get_nowhere(secured.learner, status_of_learner, secured.ours, strangers)
 
 
-def test_a_stranger_gets_nowhere_at_a_quantizer(secured: Secured, strangers: Path) -> None:
+def test_a_quantizer_refuses_callers_without_a_valid_certificate(secured: Secured, strangers: Path) -> None:
     get_nowhere(secured.quantizer, policies_of_quantizer, secured.ours, strangers)
 
 
@@ -132,7 +132,7 @@ def test_an_evaluator_does_not_take_over_an_actors_stream(secured: Secured) -> N
         next(learner.stub.StreamTrajectories(iter([opened]), timeout=20.0))
 
 
-def test_status_takes_the_certificates_that_it_is_given(secured: Secured, strangers: Path) -> None:
+def test_status_uses_the_given_certificates(secured: Secured, strangers: Path) -> None:
     asked = ("status", "--learner", secured.learner.address, "--certificates")
     known = actorq(*asked, str(secured.ours))
     assert known.returncode == 0, known.stderr
@@ -143,7 +143,7 @@ def test_status_takes_the_certificates_that_it_is_given(secured: Secured, strang
 
 
 @pytest.mark.parametrize("service", ["quantizer", "actor"])
-def test_nobody_listens_to_other_machines_without_certificates(
+def test_no_service_listens_to_other_machines_without_certificates(
     service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -151,7 +151,7 @@ def test_nobody_listens_to_other_machines_without_certificates(
     assert re.match(fact, refusal(service, "--listen", "0.0.0.0:0"))
 
 
-def test_metrics_are_for_this_machine_unless_told_otherwise(tmp_path: Path) -> None:
+def test_metrics_are_served_only_on_this_machine_by_default(tmp_path: Path) -> None:
     anywhere = ("--store", str(tmp_path / "policies"), "--metrics", "0.0.0.0:0")
     fact = r"error: --metrics: .*0\.0\.0\.0:0, .*127\.0\.0\.1, .*--open-metrics"
     assert re.match(fact, refusal("quantizer", *anywhere))
@@ -191,10 +191,10 @@ def test_a_whole_run_with_mutual_tls_between_all_its_services(
 
     def all_took_part(status: RunStatus) -> bool:
         reported = {process.name for process in status.processes}
-        # The launcher writes the actor's address after a status of its own.
+        # The launcher writes the actor's address after its own first status.
         return status.evaluation is not None and everybody <= reported and "actor-0" in run.addresses()["actors"]
 
-    # Until it is interrupted.
+    # The command runs until it is interrupted.
     endless = (*ENDLESS, "--energy.enabled", "--actors", "1")
     run = TrainingRun.start(tmp_path / "run", "--certificates", str(certificates), *endless)
     run.until(all_took_part, Certificates.of(certificates, "operator"))
@@ -216,8 +216,8 @@ def test_a_whole_run_with_mutual_tls_between_all_its_services(
     assert "return mean" in again.stdout
 
 
-def test_a_learner_gets_the_policies_that_it_copies(certificates: Path, tmp_path: Path) -> None:
-    """To the place of its export, and to the run's folder for object storage."""
+def test_a_learner_copies_its_policies(certificates: Path, tmp_path: Path) -> None:
+    """The copies are in the folder of the export, and in the run's folder for object storage."""
     ended = actorq(
         *("train", "--certificates", str(certificates), "--run-directory", str(tmp_path / "run"), "--actors", "1"),
         *("--target-return", "501", "--max-environment-steps", "3000"),
@@ -238,7 +238,7 @@ def test_streams_outlive_the_age_of_their_connections(certificates: Path, tmp_pa
         return (tmp_path / "run" / "logs" / f"{name}.log").read_text()
 
     def all_connected_again(_: RunStatus) -> bool:
-        """Each service has noticed the age of each of its connections, and was back afterwards."""
+        """Whether each service has noticed the age of its connections, and has reconnected."""
         peers = {"actor-0": ("learner", "quantizer"), "evaluator": ("learner", "quantizer"), "learner": ("quantizer",)}
         for name, theirs in peers.items():
             for peer in theirs:
@@ -254,7 +254,7 @@ def test_streams_outlive_the_age_of_their_connections(certificates: Path, tmp_pa
     run.signal(signal.SIGINT)
     run.finish()
     assert after.updates > before.updates
-    # A segment that is lost is a gap in its actor's numbers, which ends the actor.
+    # A lost segment is a gap in its actor's sequence, which ends the actor.
     assert log("actor-0").count("joined run") == 1
     for name in ("learner", "quantizer", "actor-0", "evaluator", "meter", "launcher"):
         assert " ERROR " not in log(name), log(name)

@@ -40,7 +40,7 @@ def test_a_class_of_the_cell_above_is_trained_plotted_exported_and_loaded(tmp_pa
     outputs = _execute(tmp_path, CLASS, TRAIN).cells[1].outputs
     shown = [output.data for output in outputs if output.output_type == "display_data"]
     assert len(shown) == 1
-    # One output, which was replaced while the run went on.
+    # One output, which was replaced during the run.
     assert "solved" in shown[0]["text/html"]
     assert "solved" in shown[0]["text/plain"]
     (printed,) = [output.text for output in outputs if output.output_type == "stream" and output.name == "stdout"]

@@ -1,4 +1,4 @@
-"""A run whose folder is lost goes on from object storage, on a real S3 server."""
+"""A run whose folder is lost continues from object storage, on a real S3 server."""
 
 import shutil
 import signal
@@ -32,7 +32,7 @@ def test_a_lost_folder_costs_one_checkpoint_period_at_most(
         before, versions = first_life(tmp_path / "run", server.bucket / "run/manifests", *settings)
         shutil.rmtree(tmp_path / "run")
         run = TrainingRun.start(tmp_path / "run", "--resume", *settings)
-        # The first status of the next life, then one after more updates.
+        # The first status after the restore, then a status after more updates.
         again = run.until(lambda status: status.environment_steps > 0)
         assert again.run_id == before.run_id
         assert before.environment_steps <= again.environment_steps
@@ -66,13 +66,13 @@ def first_life(directory: Path, stored: Path, *settings: str) -> tuple[RunStatus
 
     run = TrainingRun.start(directory, *settings)
     status = run.until(lambda status: status.updates > 200 and any((directory / "best").glob("*.json")))
-    # The next upload may have begun before. The one after it has at least the progress of the status.
+    # The next upload may have begun earlier. The following upload has at least the progress of the status.
     enough = uploads() + 2
     run.until(lambda _: uploads() >= enough)
     services = run.services()
     run.process.kill()
     for service in services:
-        # Some end as soon as the launcher is gone.
+        # Some processes end as soon as the launcher has ended.
         with suppress(psutil.NoSuchProcess):
             service.kill()
     run.process.wait()

@@ -1,4 +1,4 @@
-"""A family of environments of an installed package, and environments with arguments and wrappers, in whole runs."""
+"""Whole runs with a family of environments of an installed package, and with arguments and wrappers."""
 
 import re
 from pathlib import Path
@@ -67,7 +67,7 @@ class Padded(gymnasium.ObservationWrapper):
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of packages that all processes see which are started."""
+    """A folder of packages that all started processes can import."""
     packages = tmp_path / "packages"
     install_package(packages, "corridors", _FAMILY, "actorq.environments", {"corridor": "corridors:make"})
     (packages / "own_wrappers.py").write_text(_WRAPPER, "utf-8")
@@ -122,7 +122,7 @@ def test_wrappers_and_arguments_reach_all_processes_of_a_run(packages: Path, tmp
         ),
     ],
 )
-def test_wrong_arguments_are_told_before_anything_is_started(
+def test_wrong_arguments_are_refused_before_any_service_starts(
     packages: Path, tmp_path: Path, flags: tuple[str, ...], fact: str
 ) -> None:
     result = actorq("train", *flags, "--run-directory", str(tmp_path / "run"))

@@ -1,4 +1,4 @@
-"""A distribution of actions from outside: its head, its sampler and its divergence. Nothing between them knows it."""
+"""A distribution of actions from another package: head, sampler and divergence. No code of ActorQ names it."""
 
 import math
 import threading
@@ -132,7 +132,7 @@ def test_a_head_needs_a_policy_a_sampler_and_a_divergence(algorithm: LaplacePPO)
     np.testing.assert_allclose(np.asarray(segment.columns[LOG_PROBABILITIES], np.float32).ravel(), again, atol=1e-4)
 
 
-def test_it_learns_which_actions_are_rewarded(algorithm: LaplacePPO) -> None:
+def test_the_outside_head_learns_rewarded_actions(algorithm: LaplacePPO) -> None:
     rng = np.random.default_rng(2)
     for _ in range(8):
         observations = rng.standard_normal((33, 16, 3)).astype(np.float32)
@@ -155,7 +155,9 @@ def test_it_learns_which_actions_are_rewarded(algorithm: LaplacePPO) -> None:
         assert float(algorithm.policy.distribution(seen)[0].mean()) > 0.5
 
 
-def test_an_actor_without_the_sampler_says_so(monkeypatch: pytest.MonkeyPatch, algorithm: LaplacePPO) -> None:
+def test_an_actor_without_the_sampler_ends_with_an_error(
+    monkeypatch: pytest.MonkeyPatch, algorithm: LaplacePPO
+) -> None:
     monkeypatch.delitem(SAMPLERS, "laplace")
     exploration = Exploration((), (), sampling="laplace")
     with pytest.raises(UserError, match=r"'laplace'.*clipped, squashed"):

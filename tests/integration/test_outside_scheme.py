@@ -1,4 +1,4 @@
-"""A scheme of an installed package that knows this project's interface only: one file and one entry point."""
+"""A scheme of an installed package, made of one file and one entry point."""
 
 import re
 import subprocess
@@ -66,7 +66,7 @@ int8 = own_scheme:Misnamed
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of packages that has the scheme, for all processes that are started."""
+    """A folder of packages with the scheme, for all started processes."""
     packages = tmp_path / "packages"
     information = packages / "own_scheme-1.0.dist-info"
     information.mkdir(parents=True)
@@ -77,7 +77,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return packages
 
 
-def test_a_run_emits_an_outside_scheme_acts_with_it_and_trains_as_it_rounds(installed: Path, tmp_path: Path) -> None:
+def test_a_run_emits_an_outside_scheme_acts_with_it_and_trains_with_its_rounding(
+    installed: Path, tmp_path: Path
+) -> None:
     run = TrainingRun.start(
         tmp_path / "run",
         *("--scheme", "on-grid", "--max-environment-steps", "6000", "--target-return", "501", "--seed", "1"),
@@ -110,7 +112,7 @@ def test_the_refusal_of_an_unknown_scheme_lists_the_outside_schemes(installed: P
         ("misnamed", "own_scheme:Misnamed .*name 'misnamed' .*plan"),
     ],
 )
-def test_an_outside_scheme_that_does_not_work_is_told_in_one_line(installed: Path, name: str, fact: str) -> None:
+def test_a_faulty_outside_scheme_ends_with_one_line(installed: Path, name: str, fact: str) -> None:
     result = actorq("train", "--scheme", name, "--run-directory", str(installed / "run"))
     assert result.returncode == 2
     assert re.match(f"error: .*{name}: {fact}", result.stderr), result.stderr

@@ -1,4 +1,4 @@
-"""Actions of several parts and masked actions: what is explored, drawn and told."""
+"""Actions of several parts and masked actions: exploration, sampling and reported probabilities."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,7 @@ N = 6
 
 
 def loaded(spec: EnvironmentSpec, network: torch.nn.Module, rows: int = N, sampled: bool = False) -> OnnxPolicy:
-    """The network as an actor runs it."""
+    """The session with which an actor runs the network."""
     return load_policy(as_emitted(network, spec), spec, rows, sampler_needs(spec) if sampled else ())
 
 
@@ -40,7 +40,7 @@ def allowed(spec: EnvironmentSpec, observations: NDArray[np.uint8], actions: NDA
 @pytest.mark.parametrize("frame_stack", [1, 2])
 @pytest.mark.parametrize("choices", [(), (2, 3)], ids=["one part", "two parts"])
 @pytest.mark.parametrize("how", ["greedy", "epsilon", "random", "sampled"])
-def test_no_action_leaves_the_mask(how: str, choices: tuple[int, ...], frame_stack: int) -> None:
+def test_all_actions_are_allowed_by_the_mask(how: str, choices: tuple[int, ...], frame_stack: int) -> None:
     spec = discrete(NUMBERS, choices=choices, masked=True, frame_stack=frame_stack)
     torch.manual_seed(0)
     kind: Any = QNetwork if how != "sampled" else PartwisePolicy if choices else SoftmaxPolicy
@@ -64,13 +64,13 @@ def test_no_action_leaves_the_mask(how: str, choices: tuple[int, ...], frame_sta
     assert len(seen) == (6 if choices else 5)
 
 
-def test_one_coin_decides_for_all_parts() -> None:
+def test_all_parts_are_random_or_all_are_greedy() -> None:
     spec = discrete(choices=(10, 10, 10))
     policy = OnnxPolicy(constant_policy([1.0, *[0.0] * 9] * 3, 3), spec.observations, N)
     explore = behavior_policy(spec, Exploration((0.5,) * N, (0.0,) * N), N, np.random.default_rng(0))
     observations = np.zeros((N, 3), np.float32)
     actions = np.concatenate([explore(policy, observations).copy() for _ in range(2000)])
-    # Either all parts are the best ones, or all are random.
+    # Either all parts are the best choices, or all are random.
     others = np.count_nonzero(actions, axis=1)
     shares = np.bincount(others, minlength=4) / len(actions)
     expected = 0.5 * np.array([0.001, 0.027, 0.243, 0.729]) + [0.5, 0, 0, 0]
@@ -78,7 +78,7 @@ def test_one_coin_decides_for_all_parts() -> None:
 
 
 @pytest.mark.parametrize("squash", [False, True], ids=["clipped", "squashed"])
-def test_what_is_told_of_a_drawn_action_is_what_the_learner_computes(squash: bool) -> None:
+def test_actor_and_learner_compute_the_same_log_probabilities(squash: bool) -> None:
     spec = mixed()
     torch.manual_seed(1)
     network = PartwisePolicy(spec, (8,), squash=squash, log_std=-0.5)
@@ -98,7 +98,7 @@ def test_what_is_told_of_a_drawn_action_is_what_the_learner_computes(squash: boo
         np.testing.assert_allclose(explore.columns[LOG_PROBABILITIES], expected, atol=1e-4)
 
 
-def test_the_parts_are_drawn_independently_and_as_often_as_they_are_probable() -> None:
+def test_the_parts_are_sampled_independently_with_their_probabilities() -> None:
     spec = discrete(choices=(2, 3))
     logits = [0.0, 1.0, 2.0, 0.0, -1.0]
     policy = load_policy(logits_policy(logits, 3), spec, 50, sampler_needs(spec))

@@ -20,12 +20,12 @@ def profile(*flags: str) -> subprocess.CompletedProcess[str]:
 
 
 def measure(function: str, *flags: str) -> None:
-    """One of the measurements that a profile consists of."""
+    """One measurement of a profile."""
     result = run("actorq.start", function, *flags, timeout=TIMEOUT_S)
     assert result.returncode == 0, result.stderr
 
 
-def test_a_profile_tells_the_limit_and_settings_for_every_scheme(tmp_path: Path) -> None:
+def test_a_profile_reports_the_limit_and_settings_for_every_scheme(tmp_path: Path) -> None:
     file = tmp_path / "profile.json"
     result = profile("--dqn.hidden-sizes", "16,16", "--cores", "3", "--seconds", "0.1", "--json", str(file))
     assert result.returncode == 0, result.stderr
@@ -57,7 +57,7 @@ def test_an_on_policy_run_is_predicted_from_whole_rollouts(tmp_path: Path) -> No
     assert result.returncode == 0, result.stderr
     report = json.loads(file.read_text(encoding="utf-8"))
     assert report["measured"]["learner"]["rollout"]["updates"] == 16
-    # A rollout has room for a segment of so many environments.
+    # A rollout can hold a segment of this number of environments.
     assert {each["environments_per_actor"] for each in report["predictions"]} == {1, 4, 8}
     assert all(each["here"]["steps_per_s"] > 0 for each in report["predictions"])
 

@@ -1,4 +1,4 @@
-"""Training from Python: a run by id beside the program, and environments that act in the program's own process."""
+"""Training from Python: a run by id in separate processes, and environments in the program's own process."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ LIMIT: dict[str, Any] = {"environment_args": {"max_episode_steps": 100}}
 
 
 class OwnCartPole(CartPoleEnv):
-    """Defined where no other process finds it, as in a notebook."""
+    """A class that no other process can import, as in a notebook."""
 
 
 OwnCartPole.__module__ = "__main__"
@@ -43,7 +43,7 @@ def _ended(run: Run) -> bool:
     return not [each for each in psutil.process_iter(["cmdline"]) if needle in " ".join(each.info["cmdline"] or [])]
 
 
-def test_a_run_by_id_is_followed_evaluated_exported_and_plotted(tmp_path: Path) -> None:
+def test_a_run_by_id_is_watched_evaluated_exported_and_plotted(tmp_path: Path) -> None:
     seen: list[Event] = []
     run = actorq.train("CartPole-v1", seed=3, directory=tmp_path / "run", callbacks=[seen.append], **SHORT)
     events = list(run)
@@ -105,7 +105,7 @@ def test_an_environment_of_this_process_acts_here(given: str, tmp_path: Path) ->
     assert len(evaluation.returns) == 3
     assert max(evaluation.lengths) <= 100
     if given == "object":
-        # It is the caller's, who goes on with it.
+        # The environment belongs to the caller, who continues to use it.
         environment.reset()
 
 
@@ -183,7 +183,7 @@ def test_an_unknown_id_is_the_error_of_the_command(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_other_commands_say_that_an_own_environment_is_not_theirs(tmp_path: Path) -> None:
+def test_other_commands_refuse_an_environment_of_the_caller(tmp_path: Path) -> None:
     run = actorq.train(OwnCartPole, like="CartPole-v1", directory=tmp_path / "run", **SHORT, **LIMIT)
     run.wait()
     command = [sys.executable, "-m", "actorq_apps.cli.main", "evaluate", str(run.directory)]

@@ -1,4 +1,4 @@
-"""The Python of the pages about training from Python runs, block after block, as a reader would paste it."""
+"""Runs the Python of the pages about training from Python, block by block, as a reader would paste it."""
 
 from pathlib import Path
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("operators_parsed_once")
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy as torch.onnx.export writes it by default: with its weights in a file of their own."""
+    """A policy in the default form of torch.onnx.export, with its weights in a separate file."""
     torch.manual_seed(0)
     sizes = (OBSERVATION_SIZE, 128, 128)
     layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ELU())]
@@ -40,7 +40,7 @@ def run(model: Path, observations: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(output)
 
 
-def test_a_policy_of_torch_is_compared_and_the_written_one_acts_alike(exported: Path, tmp_path: Path) -> None:
+def test_a_policy_of_torch_is_compared_and_the_written_policy_agrees(exported: Path, tmp_path: Path) -> None:
     observations = np.random.default_rng(0).standard_normal((40, OBSERVATION_SIZE)).astype(np.float32)
     np.savez(tmp_path / "observations.npz", observations)
     output = tmp_path / "quantized.onnx"

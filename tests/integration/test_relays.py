@@ -1,4 +1,4 @@
-"""Relays as processes: a tree of three levels, what is killed in it, certificates, a drain, metrics."""
+"""Relays as processes: a tree of three levels, killed relays, certificates, a drain, metrics."""
 
 import re
 import signal
@@ -22,7 +22,7 @@ from tests.integration.training_run import actorq
 
 SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), sizes=(2,))
 SCHEME = "int8"
-# Labels of what a client gets that asks for no encoding.
+# Labels of policies for a client that requests no encoding.
 VARIANT = '{scheme="int8",weight_encoding="signed"}'
 
 
@@ -42,10 +42,10 @@ def seen_until(policies: Iterator[Policy], version: int) -> list[int]:
     return seen
 
 
-def test_a_tree_of_three_levels_survives_a_killed_middle(tmp_path: Path) -> None:
+def test_a_tree_of_three_levels_survives_the_kill_of_its_middle_relay(tmp_path: Path) -> None:
     with ExitStack() as stack:
         root = stack.enter_context(service_process("quantizer", "--store", str(tmp_path / "policies")))
-        # Held while no middle is there.
+        # Held while there is no middle relay.
         (address,) = stack.enter_context(reserved_addresses(1))
         of_middle = ("--upstream", root.address, "--listen", address)
         with service_process("quantizer", *of_middle) as middle:
@@ -62,7 +62,8 @@ def test_a_tree_of_three_levels_survives_a_killed_middle(tmp_path: Path) -> None
                 assert below.get(SCHEME) == other.get(SCHEME) == of_root.get(SCHEME)
                 assert below.list() == of_root.list()
 
-        # Killed. The leaf serves what it has, and goes on when there is a middle again; others never notice.
+        # After the kill, the leaf serves its newest policy. It gets newer policies when a middle relay runs again.
+        # Other watchers are not affected.
         missed = source.publish()
         assert seen_until(watch_beside, missed.version) == [missed.version]
         assert below.get(SCHEME).descriptor.version == first.version
@@ -97,7 +98,7 @@ def test_a_relay_outlives_its_upstream_and_drains(tmp_path: Path) -> None:
         assert process.wait(30) == 0
 
 
-def test_certificates_are_asked_for_on_both_sides_of_a_relay(tmp_path: Path) -> None:
+def test_a_relay_requires_certificates_on_both_sides(tmp_path: Path) -> None:
     folder = tmp_path / "certificates"
     assert actorq("certificates", "init", str(folder)).returncode == 0
     secure = ("--transport.certificates", str(folder))

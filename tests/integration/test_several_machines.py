@@ -1,6 +1,5 @@
-"""docs/how-to/several-machines.md on machines that are network namespaces: their only connection is a bridge.
-
-The commands are those of the page. Programs that enter a namespace stand for ssh, scp, srun and scontrol.
+"""Runs the commands of docs/how-to/several-machines.md in network namespaces that a bridge connects. Programs that
+enter a namespace replace ssh, scp, srun and scontrol.
 """
 
 import json
@@ -27,7 +26,7 @@ PAGE = "docs/how-to/several-machines.md"
 JOB = ROOT / "examples" / "slurm" / "train.sbatch"
 NODES = ("node1", "node2", "node3")
 PATIENCE_S = 180
-# Enters a machine as its user does: in a folder of its own.
+# Enters a machine in its own folder, like a user.
 _ENTER = """#!/bin/sh
 node=$1; shift
 cd {root}/$node && exec ip netns exec {prefix}-$node "$@"
@@ -61,7 +60,7 @@ exit $code
 
 
 def missing() -> str:
-    """What this machine lacks for network namespaces; empty if nothing."""
+    """The reason why this machine cannot make network namespaces; empty if it can."""
     if shutil.which("ip") is None:
         return "needs the command `ip` of iproute2"
     if os.geteuid() != 0:
@@ -80,7 +79,7 @@ def ip(*arguments: str) -> None:
 
 @dataclass
 class Machines:
-    """Three machines behind one bridge. `commands` has what runs on them."""
+    """Three machines behind one bridge. `commands` has their running commands."""
 
     root: Path
     prefix: str
@@ -88,7 +87,7 @@ class Machines:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables for commands: the stand-ins come first. The run ends early."""
+        """Variables for commands: the replaced programs come first in PATH. The run ends early."""
         path = f"{self.root / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         settings = {"TARGET_RETURN": "350", "MAX_ENVIRONMENT_STEPS": "10000000", "EVALUATION__EPISODES": "5"}
         return {**os.environ, "PATH": path, **{f"ACTORQ_{name}": value for name, value in settings.items()}}
@@ -106,7 +105,7 @@ class Machines:
         return process
 
     def run(self, line: str) -> str:
-        """Run a command on node1 to its end, and return what it printed."""
+        """Run a command on node1 to its end, and return its output."""
         process = self.start(line)
         code = process.wait(PATIENCE_S)
         printed = self.log(process)
@@ -114,11 +113,11 @@ class Machines:
         return printed
 
     def log(self, process: subprocess.Popen[str]) -> str:
-        """What a command has printed so far."""
+        """The output of a command so far."""
         return (self.root / f"log-{self.running.index(process)}").read_text(encoding="utf-8")
 
     def ask(self, status: str, run: subprocess.Popen[str], names: Sequence[str], folder: Path | None = None) -> None:
-        """Ask for the status of a run that goes on, until all of these processes were in it."""
+        """Ask for the status of a running run, until all of these processes have appeared in it."""
         seen = ""
         while run.poll() is None and not all(name in seen for name in names):
             asked = self.start(status, folder)
@@ -136,7 +135,7 @@ class Machines:
         return found
 
     def close(self) -> None:
-        """End everything that still runs."""
+        """End all running commands."""
         for process in self.running:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -157,7 +156,7 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
         file.write_text(text.format(root=tmp_path, prefix=prefix) if "{prefix}" in text or "{root}" in text else text)
         file.chmod(0o755)
     try:
-        # The bridge is in a namespace of its own: nothing of this machine can be reached from the others.
+        # The bridge has its own namespace, so the other machines cannot reach this one.
         ip("netns", "add", bridge)
         ip("-n", bridge, "link", "add", "bridge", "type", "bridge")
         ip("-n", bridge, "link", "set", "bridge", "up")
@@ -165,7 +164,7 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
             (tmp_path / node).mkdir()
             etc = Path("/etc/netns") / f"{prefix}-{node}"
             etc.mkdir(parents=True)
-            # Whoever enters the namespace sees this file as /etc/hosts.
+            # Processes in the namespace see this file as /etc/hosts.
             (etc / "hosts").write_text(hosts)
             ip("netns", "add", f"{prefix}-{node}")
             ip("-n", bridge, "link", "add", node, "type", "veth", "peer", "name", "eth0", "netns", f"{prefix}-{node}")
@@ -194,7 +193,7 @@ def lines_of(section: str) -> list[str]:
 
 
 def summary(run: Path) -> dict[str, object]:
-    """What came of a run."""
+    """The summary of a run."""
     found: dict[str, object] = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     return found
 
@@ -204,7 +203,7 @@ def test_the_commands_of_the_page_train_on_three_machines(machines: Machines) ->
     (machines.root / "node1" / "actor.yaml").write_text(settings.code, encoding="utf-8")
     for line in lines_of("1. Make certificates"):
         machines.run(line)
-    # A machine with actors has their certificate alone.
+    # A machine with actors has only their certificate.
     assert {file.name for file in (machines.root / "node2" / "certificates").iterdir()} == {
         "ca.crt",
         "tls.crt",
@@ -217,7 +216,7 @@ def test_the_commands_of_the_page_train_on_three_machines(machines: Machines) ->
     assert len(actors) == 2
     (status,) = lines_of("4. Look at the run")
     machines.ask(status, learner, ("node2-1", "node2-2", "node3-1", "node3-2"))
-    # Last, because without an evaluator the run does not end before all have been seen.
+    # The evaluator starts last: without it, the run does not end before all processes have been seen.
     evaluator = machines.start(commands["actor"])
     assert learner.wait(PATIENCE_S) == 0, machines.log(learner)
     found = summary(machines.root / "node1" / "runs" / "mine")
@@ -230,7 +229,7 @@ def test_the_commands_of_the_page_train_on_three_machines(machines: Machines) ->
 
 # Two runs, one after the other.
 @pytest.mark.timeout(420)
-def test_a_job_saves_its_run_at_the_end_of_its_time_and_the_next_one_continues(machines: Machines) -> None:
+def test_a_job_saves_its_run_at_its_time_limit_and_the_next_job_continues(machines: Machines) -> None:
     shared = machines.root / "shared"
     shared.mkdir()
     job = f"SLURM_JOB_NODELIST=node[1-3] SLURM_CPUS_PER_TASK=1 bash {JOB}"
@@ -238,7 +237,7 @@ def test_a_job_saves_its_run_at_the_end_of_its_time_and_the_next_one_continues(m
     asks = "actorq status --learner node1:50051 --certificates certificates-7"
     machines.ask(asks, first, ("node1-1", "node2-1"), shared)
     for process in machines.processes():
-        # As Slurm does: all processes of the step get the signal, but not the shell of the job.
+        # Like Slurm, signal all processes of the step, but not the shell of the job.
         if not {str(JOB), str(machines.root / "bin" / "srun")} & set(process.cmdline()):
             process.terminate()
     assert first.wait(PATIENCE_S) == EXIT_INTERRUPTED, machines.log(first)
@@ -249,7 +248,7 @@ def test_a_job_saves_its_run_at_the_end_of_its_time_and_the_next_one_continues(m
     assert (found["solved"], found["run_id"]) == (True, begun["run_id"])
 
 
-def test_the_job_script_is_bash_and_its_flags_are_those_of_the_commands() -> None:
+def test_the_job_script_is_bash_and_uses_flags_of_the_commands() -> None:
     subprocess.run(["bash", "-n", str(JOB)], check=True)
     script = "\n".join(line for line in JOB.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
     known = "".join(help_of(service, flag="--help-all") for service in ("learner", "quantizer", "actor"))

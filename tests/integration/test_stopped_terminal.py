@@ -1,4 +1,4 @@
-"""A terminal that is stopped with Ctrl-S: the run goes on, and a signal ends it."""
+"""A run in a terminal that is stopped with Ctrl-S continues, and a signal ends it."""
 
 import os
 import pty
@@ -22,7 +22,7 @@ _CTRL_S = b"\x13"
 
 
 @pytest.mark.parametrize("terminal", ["xterm", "dumb"])
-def test_a_stopped_terminal_holds_up_neither_the_run_nor_its_end(tmp_path: Path, terminal: str) -> None:
+def test_a_stopped_terminal_delays_neither_the_run_nor_its_end(tmp_path: Path, terminal: str) -> None:
     run = RunDirectory(tmp_path / "run")
     command = [sys.executable, "-m", "actorq_apps.cli.main", "train", "--run-directory", str(run.root), *ENDLESS]
     keyboard, screen = pty.openpty()

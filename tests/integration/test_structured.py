@@ -27,7 +27,7 @@ def test_a_run_learns_from_all_arrays_and_its_policy_can_be_loaded(tmp_path: Pat
     if kind == "mask":
         code = np.array([1, 0, 1, 0, 0], np.float32)
         for allowed in ([0, 1, 1, 0], [0, 0, 1, 1]):
-            # The first digit asks for the lowest choice that is allowed.
+            # With 0 as first digit, the best choice is the lowest allowed one.
             action = policy.predict({"vector": code, "mask": np.array(allowed, np.bool_)})
             assert allowed[int(action)]
         with pytest.raises(InvalidInputError, match="vector, mask"):

@@ -15,12 +15,12 @@ from tests.builders.forked_commands import ForkedCommand
 from tests.integration.training_run import actorq
 
 ROOT = Path(__file__).parents[2]
-# A run takes some seconds, so that it cannot end between two looks at it.
+# A run takes some seconds, so that it cannot end between two checks.
 STEPS = 20_000
 TASK = (
     *("--max-environment-steps", str(STEPS), "--target-return", "501", "--no-energy.enabled"),
     *("--evaluation.episodes", "2", "--dqn.hidden-sizes", "16,16"),
-    # The first evaluation comes early, also when the evaluator gets little of the machine.
+    # The first evaluation comes early, even if the evaluator gets little CPU time.
     *("--evaluation.period-updates", "50", "--evaluation.share", "1.0"),
 )
 
@@ -47,19 +47,19 @@ def run_id(folder: Path, trial: int) -> str:
     return str(json.loads((folder / "runs" / f"trial-00{trial}" / "run.json").read_text())["run_id"])
 
 
-def test_a_sweep_goes_on_after_a_kill_and_after_ctrl_c(tmp_path: Path) -> None:
+def test_a_sweep_continues_after_a_kill_and_after_ctrl_c(tmp_path: Path) -> None:
     folder = tmp_path / "swept"
     with begin(folder) as process:
         read_until(process, "trial 0: return")
         runs = psutil.Process(process.pid).children(recursive=True)
         assert {"learner", "quantizer", "actor-0"} <= {run.name() for run in runs if run.is_running()}
-        # It must not end while the second one starts.
+        # The first run must not end while the second starts.
         process.send_signal(signal.SIGSTOP)
         second_one = actorq(*arguments(folder))
         assert re.fullmatch(f"error: --directory: {folder} .*in use.*\n", second_one.stderr)
         process.kill()
     first = run_id(folder, 0)
-    # The run learns that its parent is gone, saves its state, and ends.
+    # The run detects the end of its parent, saves its state, and ends.
     assert not psutil.wait_procs(runs, timeout=60)[1]
 
     with begin(folder) as process:
@@ -104,17 +104,17 @@ def test_a_sweep_goes_on_after_a_kill_and_after_ctrl_c(tmp_path: Path) -> None:
         (("--search", "dqn.n_step=1..3", "--seed", "3", "--template", "absent.yaml"), "--seed: .*--template"),
     ],
 )
-def test_a_mistake_gets_one_line_and_makes_nothing(tmp_path: Path, more: tuple[str, ...], fact: str) -> None:
+def test_a_mistake_ends_with_one_line_and_writes_no_files(tmp_path: Path, more: tuple[str, ...], fact: str) -> None:
     result = actorq("sweep", "--directory", str(tmp_path / "swept"), *more)
     assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
     assert re.match(f"error: .*{fact}", result.stderr)
     assert not (tmp_path / "swept").exists()
 
 
-def test_a_sweep_whose_runs_all_fail_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_whose_runs_all_fail_shows_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "swept"
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests" / "user_modules")]))
-    # It is found only when the learner trains.
+    # The mistake appears only when the learner trains.
     broken = ("--algorithm", "own_algorithms:ThatCannotUpdate")
     result = actorq("sweep", "--directory", str(folder), "--search", "actors=1..2", "--trials", "1", *broken)
     assert result.returncode == 1, result.stderr

@@ -14,7 +14,7 @@ from tests.integration.training_run import TrainingRun, actorq
 
 @pytest.fixture(scope="module")
 def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainingRun, str]:
-    """A run that has solved CartPole, and what it printed."""
+    """A run that has solved CartPole, and its output."""
     run = TrainingRun.start(tmp_path_factory.mktemp("runs") / "run", "--seed", "1")
     code, printed = run.finish()
     assert code == 0, printed
@@ -48,7 +48,7 @@ def test_every_transition_came_from_an_int8_policy(solved: tuple[TrainingRun, st
     assert summary["policy_versions"] > 10
 
 
-def test_what_the_actors_ran_computes_in_int8(solved: tuple[TrainingRun, str]) -> None:
+def test_the_actors_policy_computes_in_int8(solved: tuple[TrainingRun, str]) -> None:
     run, _ = solved
     models = sorted((run.directory / "policies").rglob(f"policy-{INT8_HERE}.onnx"))
     assert models
@@ -60,7 +60,7 @@ def test_what_the_actors_ran_computes_in_int8(solved: tuple[TrainingRun, str]) -
     assert all(integers in map(weights.get, node.input) for node in nodes)
 
 
-def test_the_summary_tells_what_the_run_cost(solved: tuple[TrainingRun, str]) -> None:
+def test_the_summary_has_the_cost_of_the_run(solved: tuple[TrainingRun, str]) -> None:
     summary = solved[0].summary()
     assert {"learner", "quantizer", "actor-0", "actor-1", "evaluator"} <= set(summary["peak_memory_mb"])
     assert max(mb for name, mb in summary["peak_memory_mb"].items() if name.startswith("actor")) <= 200
@@ -71,7 +71,7 @@ def test_the_summary_tells_what_the_run_cost(solved: tuple[TrainingRun, str]) ->
     assert summary["activation_ms"] > 0
 
 
-def test_the_run_directory_holds_everything(solved: tuple[TrainingRun, str]) -> None:
+def test_the_run_directory_has_all_files(solved: tuple[TrainingRun, str]) -> None:
     run, _ = solved
     names = {path.name for path in run.directory.iterdir()}
     assert {"config.yaml", "summary.json", "events", "checkpoints", "policies", "logs", "replay"} <= names
@@ -136,7 +136,7 @@ def test_resuming_with_another_environment_is_refused(solved: tuple[TrainingRun,
     assert (run.directory / "config.yaml").read_text() == config
 
 
-def test_a_solved_run_is_not_trained_on_by_accident(solved: tuple[TrainingRun, str]) -> None:
+def test_a_solved_run_does_not_resume_without_a_new_target(solved: tuple[TrainingRun, str]) -> None:
     run, _ = solved
     before = run.summary()
     result = actorq("train", "--resume", "--run-directory", str(run.directory))
@@ -146,7 +146,7 @@ def test_a_solved_run_is_not_trained_on_by_accident(solved: tuple[TrainingRun, s
     assert run.summary() == before
 
 
-def test_a_run_resumes_where_it_ended(solved: tuple[TrainingRun, str]) -> None:
+def test_a_run_resumes_from_its_end(solved: tuple[TrainingRun, str]) -> None:
     run, _ = solved
     before = run.summary()
     budget = before["environment_steps"] + 2_000

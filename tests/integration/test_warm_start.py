@@ -1,4 +1,4 @@
-"""A run begins from another one, as a user starts both: on a changed CartPole, while the other run may go on."""
+"""A run on a changed CartPole starts from another run, which may still be training."""
 
 import hashlib
 import os
@@ -30,7 +30,7 @@ def _modules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has ended."""
+    """A finished run."""
     folder = tmp_path_factory.mktemp("runs") / "other"
     assert actorq("train", "--run-directory", str(folder), *SHORT).returncode == 3
     return folder
@@ -46,7 +46,7 @@ def log(folder: Path) -> str:
 
 
 @pytest.mark.timeout(240)
-def test_a_run_begins_with_networks_and_replay_and_leaves_the_other_run_as_it_is(other: Path, tmp_path: Path) -> None:
+def test_a_run_starts_with_networks_and_replay_of_an_unchanged_run(other: Path, tmp_path: Path) -> None:
     before = digests(other)
     run = TrainingRun.start(tmp_path / "run", "--init-from", str(other), "--init-replay", *LONGER_POLE, *SHORT)
     code, printed = run.finish()
@@ -54,7 +54,7 @@ def test_a_run_begins_with_networks_and_replay_and_leaves_the_other_run_as_it_is
     assert digests(other) == before
     assert "begins with the networks of" in log(run.directory)
     assert "transitions of" in log(run.directory)
-    # Its own steps alone use up the budget, and updates begin at once.
+    # Only its own steps count for the budget, and updates begin at once.
     assert 3000 <= run.summary()["environment_steps"] < 5000
     assert run.summary()["updates"] > 250
     assert actorq("verify", str(run.directory)).returncode == 0
@@ -62,9 +62,7 @@ def test_a_run_begins_with_networks_and_replay_and_leaves_the_other_run_as_it_is
 
 
 @pytest.mark.timeout(240)
-def test_an_interrupted_run_resumes_from_its_own_checkpoint_when_the_other_run_is_gone(
-    other: Path, tmp_path: Path
-) -> None:
+def test_an_interrupted_run_resumes_from_its_own_checkpoint_without_the_other_run(other: Path, tmp_path: Path) -> None:
     source = shutil.copytree(other, tmp_path / "source")
     run = TrainingRun.start(tmp_path / "run", "--init-from", str(source), *LONGER_POLE, *ENDLESS)
     status = run.until(trained(100))
@@ -84,7 +82,7 @@ def test_an_interrupted_run_resumes_from_its_own_checkpoint_when_the_other_run_i
 
 
 @pytest.mark.timeout(240)
-def test_a_run_begins_from_one_that_goes_on(tmp_path: Path) -> None:
+def test_a_run_starts_from_a_run_that_is_training(tmp_path: Path) -> None:
     first = TrainingRun.start(tmp_path / "first", "--checkpoint.period-s", "0.2", *ENDLESS)
     before = first.until(trained(200))
     code, printed = TrainingRun.start(
@@ -110,7 +108,7 @@ def test_a_run_begins_from_one_that_goes_on(tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_source_that_does_not_fit_is_told_before_any_service_starts(
+def test_a_source_that_does_not_fit_is_refused_before_any_service_starts(
     flags: tuple[str, ...], fact: str, other: Path, tmp_path: Path
 ) -> None:
     given = [flag.replace("OTHER", str(other)) for flag in flags]

@@ -1,4 +1,4 @@
-"""Runs whose actors need unsigned weights, and runs of actors that need different ones."""
+"""Runs whose actors need unsigned weights, and runs whose actors need different encodings."""
 
 import json
 from contextlib import ExitStack
@@ -14,9 +14,9 @@ from tests.builders.service_process import service_process
 _PATIENCE_S = 150.0
 
 
-def test_without_a_dot_product_a_run_acts_in_int8_from_its_first_policy_on(tmp_path: Path) -> None:
+def test_without_a_dot_product_a_run_acts_in_int8_from_its_first_policy(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    # Its settings are the defaults, but for an early end.
+    # Its settings are the defaults, except for an early end.
     budget = ("--target-return", "501", "--max-environment-steps", "6000")
     command = ("-m", "actorq_apps.cli.main", "train", "--run-directory", str(run), "--seed", "1", *budget)
 
@@ -27,7 +27,7 @@ def test_without_a_dot_product_a_run_acts_in_int8_from_its_first_policy_on(tmp_p
     assert summary["transitions_by_scheme"] == {"int8": summary["environment_steps"]}
     assert summary["evaluation"]["scheme"] == "int8"
     names = {path.name for path in (run / "policies").glob("*/policy-*.onnx")}
-    # Actors compare their first policy with one in float32.
+    # Actors compare their first policy with the FP32 policy.
     assert names - {"policy-fp32.onnx"} == {f"policy-{Variant('int8', UNSIGNED)}.onnx"}
     logs = [path.read_text() for path in (run / "logs").glob("*.log")]
     assert len(logs) >= 5
@@ -36,10 +36,10 @@ def test_without_a_dot_product_a_run_acts_in_int8_from_its_first_policy_on(tmp_p
 
 
 def test_actors_that_need_different_encodings_act_in_one_run(tmp_path: Path) -> None:
-    # A processor without a dot product can act in one of both only.
+    # A processor without a dot product can act in only one encoding.
     encodings = arithmetic().weight_encodings
     with ExitStack() as stack:
-        # A gate that lets every policy through, also of a learner that knows little.
+        # A gate that passes every policy, even of an untrained learner.
         store = ("--store", str(tmp_path / "policies"), "--quantizer.gate.min-agreement", "0")
         quantizer = stack.enter_context(service_process("quantizer", *store))
         endless = ("--target-return", "1000", "--max-environment-steps", "100000000")
@@ -69,5 +69,5 @@ def test_actors_that_need_different_encodings_act_in_one_run(tmp_path: Path) -> 
 
 
 def compared(status: RunStatus) -> int:
-    """Number of actors that have compared an int8 policy with the one in float32."""
+    """Number of actors that have compared an int8 policy with its FP32 policy."""
     return sum(actor.report is not None and actor.report.scheme_error > 0 for actor in status.actors)

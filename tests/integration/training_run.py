@@ -1,4 +1,4 @@
-"""Drives `actorq` as a user does: as a process, from outside."""
+"""Runs `actorq` as a process, like a user."""
 
 import json
 import os
@@ -18,8 +18,7 @@ from actorq.transport.options import Certificates
 from tests.builders.forked_commands import ForkedCommand, run
 
 _PATIENCE_S = 150
-# A run that neither its target nor its budget ends, however slow the machine; without a meter, which is one more
-# process that takes long to start.
+# A run that no target or budget ends, even on a slow machine. It has no meter, because that starts slowly.
 ENDLESS = ("--target-return", "501", "--max-environment-steps", "10000000", "--no-energy.enabled")
 
 
@@ -37,7 +36,7 @@ class TrainingRun:
 
     @classmethod
     def start(cls, directory: Path, *arguments: str) -> "TrainingRun":
-        """Begin to train; nothing has happened yet when it returns."""
+        """Start training, and return at once."""
         return cls(
             directory, ForkedCommand("actorq_apps.cli.main", "train", "--run-directory", str(directory), *arguments)
         )
@@ -57,22 +56,22 @@ class TrainingRun:
         raise AssertionError(f"the run ended too early: {self.process.communicate()[1]}")
 
     def addresses(self) -> dict[str, Any]:
-        """Where its services are, as far as the run has told."""
+        """The addresses of its services that the run has written so far."""
         file = self.directory / "addresses.json"
         addresses: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
         return addresses
 
     def finish(self) -> tuple[int, str]:
-        """Wait for the end; returns exit code and what was printed."""
+        """Wait for the end; returns the exit code and the output."""
         out, err = self.process.communicate(timeout=_PATIENCE_S)
         return self.process.wait(), out + err
 
     def await_line(self, part: str) -> None:
-        """Read printed lines until one has this part."""
+        """Read printed lines until one contains this text."""
         assert any(part in line for line in iter(self.process.stdout.readline, "")), f"nothing printed has {part!r}"
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the launcher alone."""
+        """Send a signal only to the launcher."""
         os.kill(self.process.pid, number)
 
     def services(self) -> list[psutil.Process]:
@@ -80,18 +79,18 @@ class TrainingRun:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def summary(self) -> dict[str, Any]:
-        """What came of it."""
+        """The summary of the run."""
         summary: dict[str, Any] = json.loads((self.directory / "summary.json").read_text())
         return summary
 
 
 def process_id(status: RunStatus, name: str) -> int:
-    """The process id of one of the run's processes, by its own report."""
+    """The process id that one of the run's processes reports."""
     return next(process.pid for process in status.processes if process.name == name)
 
 
 def trained(updates: int) -> Callable[[RunStatus], bool]:
-    """Holds once so many updates are done and all services have reported."""
+    """True once the learner has made this number of updates, and all services have reported."""
 
     def holds(status: RunStatus) -> bool:
         names = {process.name for process in status.processes}

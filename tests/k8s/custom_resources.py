@@ -1,8 +1,8 @@
-"""What an API server of Kubernetes 1.25 to 1.35 says of a CustomResourceDefinition and of its objects.
+"""Checks a CustomResourceDefinition and its objects like an API server of Kubernetes 1.25 to 1.35.
 
 The rules are those of apiextensions.k8s.io/v1: structural schemas, defaults, and validation rules in CEL. A rule is
-evaluated on a value with all of its defaults, but a default is judged without the defaults nested in it. A rule with
-`oldSelf` is evaluated on updates where the value is there before and afterwards.
+evaluated on a value with all of its defaults, but on a default without nested defaults. A rule with `oldSelf` is
+evaluated on updates if the old and the new object have the value.
 """
 
 import re
@@ -47,7 +47,7 @@ def places(schema: Object, path: str = "", is_unbounded: bool = False) -> Iterat
 
 
 def definition_faults(definition: Object) -> list[str]:
-    """Why the server refuses a definition; empty for one that it takes."""
+    """The reasons why the server refuses a definition; empty if it accepts it."""
     faults = []
     for version in definition["spec"]["versions"]:
         schema = version["schema"]["openAPIV3Schema"]
@@ -59,7 +59,7 @@ def definition_faults(definition: Object) -> list[str]:
 
 
 def stored(tree: Any, schema: Object) -> Any:
-    """What the server stores: a value with its defaults and without unknown fields."""
+    """The stored form of a value: with its defaults and without unknown fields."""
     if isinstance(tree, list) and "items" in schema:
         return [stored(each, schema["items"]) for each in tree]
     if not isinstance(tree, dict):
@@ -74,16 +74,15 @@ def stored(tree: Any, schema: Object) -> Any:
 
 
 def faults(tree: Object, schema: Object, before: Object | None = None) -> list[str]:
-    """Why the server refuses an object, or an update of one; empty for one that it takes.
-
-    before: the object as it was stored. Unknown fields are refused, as `kubectl` asks for.
+    """The reasons why the server refuses an object or an update; empty if it accepts it. before: the stored object.
+    Unknown fields are refused, as `kubectl` requests.
     """
     found = [f"{'.'.join(map(str, each.path))}: {each.message}" for each in _validator(schema).iter_errors(tree)]
     return found or list(broken_rules(stored(tree, schema), schema, before))
 
 
 def broken_rules(tree: Any, schema: Object, before: Any = None, path: str = "") -> Iterator[str]:
-    """The messages of all rules that do not hold for a value, and the errors of those that cannot be evaluated."""
+    """The messages of all rules that a value violates, and the errors of rules that cannot be evaluated."""
     for rule in schema.get(RULES, ()):
         is_transition = "oldSelf" in rule["rule"]
         if is_transition and before is None:
@@ -102,7 +101,7 @@ def broken_rules(tree: Any, schema: Object, before: Any = None, path: str = "") 
 
 
 def compile_fault(rule: str) -> str:
-    """Why a rule is no expression of CEL; empty for one."""
+    """The reason why a rule is not a CEL expression; empty if it is one."""
     try:
         _compiled(rule)
     except Exception as error:
@@ -116,7 +115,7 @@ def _compiled(rule: str) -> Any:
 
 
 def _evaluated(rule: str, values: Object) -> str:
-    """Empty for a rule that holds, "false" for one that does not, otherwise the error."""
+    """Empty for a true rule, "false" for a false rule, otherwise the error."""
     found = _compiled(rule).eval(data=values)
     if found.type() != cel.Type.BOOL:
         return str(found.value())
@@ -189,7 +188,7 @@ def _rule_faults(place: Place) -> Iterator[str]:
             if name not in place.schema.get("properties", {}):
                 yield f"rule {rule['rule']}: undefined field {name}"
         if re.search(r"\bself == oldSelf\b", rule["rule"]):
-            # A comparison costs as much as the value is large. The server itself assumes some MB for a text.
+            # The cost of a comparison grows with the size of the value. The server assumes some MB for a string.
             yield from (
                 f"rule {rule['rule']}: {inner.path} has no bound"
                 for inner in places(place.schema, place.path)

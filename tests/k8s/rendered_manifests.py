@@ -1,4 +1,4 @@
-"""Overlays and components of k8s/, rendered by `kubectl kustomize`, and ways into what came out."""
+"""Renders overlays and components of k8s/ with `kubectl kustomize`, and finds parts of the objects."""
 
 import shutil
 import subprocess
@@ -29,7 +29,7 @@ Object = dict[str, Any]
 
 @cache
 def render(folder: Path) -> tuple[Object, ...]:
-    """The objects of a kustomization; skips the test where there is no kubectl."""
+    """The objects of a kustomization. Skips the test without kubectl."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("manifests are rendered with `kubectl kustomize`, and there is no kubectl")
@@ -41,7 +41,7 @@ def render(folder: Path) -> tuple[Object, ...]:
 
 
 def with_components(folder: Path, *components: str) -> tuple[Object, ...]:
-    """The base with some components, by way of a kustomization in `folder`."""
+    """The base with some components, through a kustomization in `folder`."""
     target = folder / "run"
     target.mkdir()
     text = {"resources": ["../k8s/base"], "components": [f"../k8s/components/{name}" for name in components]}
@@ -74,7 +74,7 @@ def environment(container: Object) -> dict[str, str]:
 
 
 def is_let_through(objects: tuple[Object, ...], source: str, target: str, port: int) -> bool:
-    """Whether the network policies let one workload's pods open a connection to a port of another's."""
+    """Whether the network policies allow one workload's pods to connect to a port of another's."""
     labels = {name: pod_labels(objects, name) for name in (source, target)}
     policies = of_kind(objects, "NetworkPolicy").values()
     out = [each["spec"] for each in policies if _applies(each, "Egress", labels[source])]
@@ -93,7 +93,7 @@ def pod_labels(objects: tuple[Object, ...], workload: str) -> dict[str, str]:
 
 
 def selects(selector: Object, labels: dict[str, str]) -> bool:
-    """Whether a label selector takes these labels."""
+    """Whether a label selector matches these labels."""
     if not selector.get("matchLabels", {}).items() <= labels.items():
         return False
     expressions = selector.get("matchExpressions", ())
@@ -106,7 +106,7 @@ def _applies(policy: Object, direction: str, labels: dict[str, str]) -> bool:
 
 
 def _allowed(specs: list[Object], direction: str, side: str, peer: dict[str, str], port: int) -> bool:
-    """Without a policy everything is; with some, what one of their rules names. Peers are of the run's namespace."""
+    """Whether policies allow a peer in the run's namespace. Without a policy, all peers are allowed."""
     rules = [rule for spec in specs for rule in spec.get(direction, ())]
     return not specs or any(
         any(each["port"] == port for each in rule["ports"])

@@ -1,4 +1,4 @@
-"""Who reaches a run on a cluster: TLS, certificates, network policies and secrets."""
+"""Access to a run on a cluster: TLS, certificates, network policies and secrets."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ from tests.k8s.rendered_manifests import (
 )
 
 
-def test_plain_text_is_said_aloud_and_never_meant_in_production() -> None:
+def test_plain_text_is_explicit_and_never_in_production() -> None:
     for _, container in containers(render(K8S / "overlays" / "development")):
         assert environment(container)["ACTORQ_INSECURE"] == "true"
     for _, container in containers(render(K8S / "overlays" / "production")):
@@ -71,7 +71,7 @@ def test_each_certificate_names_the_role_of_its_owner() -> None:
     for name, pod in pods(production).items():
         (volume,) = (volume for volume in pod["volumes"] if volume["name"] == "certificates")
         assert volume["secret"] == {"secretName": f"{name}-tls", "defaultMode": 0o440}
-        # Pods are called after their Deployment or StatefulSet.
+        # Names of pods begin with the name of their Deployment or StatefulSet.
         assert roles[name].may_be_called(f"{name}-0")
         assert name == "learner" or name == "quantizer" or not roles[name].may_be_called("intruder")
 
@@ -79,7 +79,7 @@ def test_each_certificate_names_the_role_of_its_owner() -> None:
 PORTS = {"learner": 50051, "quantizer": 50052, "actor": 50053, "evaluator": 50053}
 
 
-def test_policies_let_each_service_reach_those_that_it_is_told_of_and_nobody_else() -> None:
+def test_policies_allow_only_connections_to_configured_peers() -> None:
     production = render(K8S / "overlays" / "production")
     told = {
         (name, match[1], int(match[2]))
@@ -98,7 +98,7 @@ def test_policies_let_each_service_reach_those_that_it_is_told_of_and_nobody_els
 @pytest.mark.parametrize(
     ("label", "targets", "port"), [("actorq/monitoring", WORKLOADS, 9090), ("actorq/scaling", ("learner",), 50051)]
 )
-def test_other_namespaces_come_in_where_they_are_labelled(label: str, targets: tuple[str, ...], port: int) -> None:
+def test_labeled_namespaces_may_connect(label: str, targets: tuple[str, ...], port: int) -> None:
     production = render(K8S / "overlays" / "production")
     opened = [
         (policy["spec"]["podSelector"], [each["port"] for each in rule["ports"]])
@@ -111,7 +111,7 @@ def test_other_namespaces_come_in_where_they_are_labelled(label: str, targets: t
     assert {name for name in WORKLOADS if selects(opened[0][0], pod_labels(production, name))} == set(targets)
 
 
-def test_every_pod_may_ask_for_names_and_nothing_is_open_by_default() -> None:
+def test_every_pod_may_use_dns_and_all_else_is_closed_by_default() -> None:
     production = render(K8S / "overlays" / "production")
     policies = of_kind(production, "NetworkPolicy")
     everything = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
@@ -128,7 +128,7 @@ def test_every_pod_pulls_images_with_the_secret_of_the_registry(tmp_path: Path) 
         assert accounts[pod["serviceAccountName"]]["imagePullSecrets"] == [{"name": "registry"}]
 
 
-def test_the_learner_alone_gets_the_credentials_of_object_storage(tmp_path: Path) -> None:
+def test_only_the_learner_gets_the_credentials_of_object_storage(tmp_path: Path) -> None:
     objects = with_components(tmp_path, "plaintext", "object-storage")
     secrets = {
         name: [source["secretRef"]["name"] for source in pod["containers"][0].get("envFrom", ())]

@@ -1,4 +1,4 @@
-"""The policy that limits what authors of TrainingRuns may ask for: its rules, evaluated as an API server does."""
+"""The rules of the policy that limits authors of TrainingRuns, evaluated like in an API server."""
 
 import re
 
@@ -19,12 +19,12 @@ ENVIRONMENT = cel.NewEnv(variables={"object": cel.Type.DYN})
 
 
 def refusals(spec: Object, **replaced: str) -> list[str]:
-    """The fields that the policy refuses. replaced: expressions of variables that an overlay replaces."""
+    """The fields that the policy refuses. replaced: expressions of replaced variables."""
     tree = stored({**manifest(), "spec": {"environment": "CartPole-v1", **spec}}, SCHEMA)
     variables = {each["name"]: each["expression"] for each in POLICY["spec"]["variables"]} | replaced
     refused = []
     for rule in POLICY["spec"]["validations"]:
-        # A variable stands for its expression.
+        # Replace each variable by its expression.
         expression = re.sub(r"variables\.(\w+)", lambda found: f"({variables[found[1]]})", rule["expression"])
         found = ENVIRONMENT.compile(expression).eval(data={"object": tree})
         assert found.type() == cel.Type.BOOL, found.value()

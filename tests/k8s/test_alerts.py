@@ -1,4 +1,4 @@
-"""The alerts use metrics, labels and states that the code has, and point to documentation that there is."""
+"""The alerts use existing metrics, labels and states, and link to existing documentation."""
 
 import re
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ class TestAlert:
         assert f"| `{rule['alert']}` | {rule['labels']['severity']} |" in page
 
 
-def test_states_in_expressions_are_those_of_a_run() -> None:
+def test_states_in_expressions_are_states_of_a_run() -> None:
     states = re.findall(r'state=~?"([^"]*)"', " ".join(rule["expr"] for rule in RULES))
     assert states
     assert {state for each in states for state in each.split("|")} <= {state.value for state in RunState}

@@ -23,7 +23,7 @@ def test_an_autoscaler_targets_the_actors(tmp_path: Path) -> None:
     assert "authenticationRef" not in trigger
 
 
-def test_keda_shows_the_scalers_certificate_where_the_learner_wants_one(tmp_path: Path) -> None:
+def test_keda_uses_the_scalers_certificate_if_the_learner_requires_one(tmp_path: Path) -> None:
     objects = with_components(tmp_path, "keda", "mtls")
     (trigger,) = of_kind(objects, "ScaledObject")["actor"]["spec"]["triggers"]
     authentication = of_kind(objects, "TriggerAuthentication")[trigger["authenticationRef"]["name"]]

@@ -1,6 +1,5 @@
-"""The Helm chart is made from the manifests in k8s/, and gives the same objects as `kubectl kustomize`.
-
-Helm itself does not run here. A small renderer stands in for it, and refuses all that it does not know.
+"""The Helm chart is made from the manifests in k8s/, and renders the same objects as `kubectl kustomize`. Helm does not
+run here. A small renderer replaces it, and refuses unknown syntax.
 """
 
 import json
@@ -25,14 +24,13 @@ VALUES: Object = yaml.safe_load(FILES["values.yaml"])
 
 
 class Helm:
-    """Renders a template with the part of Helm's language that the chart uses.
-
-    That is if, else, range, end, not, values and nindent.
+    """Renders a template with the part of Helm's language that the chart uses: if, else, range, end, not, values and
+    nindent.
     """
 
     def __init__(self, values: Object, namespace: str) -> None:
         self._context = {"Values": values, "Release": {"Namespace": namespace}}
-        # What the ranges around an action are at.
+        # The current items of the ranges around an action.
         self._each: list[Any] = []
 
     def render(self, template: str) -> list[Object]:
@@ -109,7 +107,7 @@ def installed(namespace: str, **changes: Any) -> tuple[Object, ...]:
 
 
 def by_name(objects: Sequence[Object]) -> dict[tuple[str, str], Object]:
-    """Objects without what only Helm or only a kustomization of a namespace has."""
+    """Objects by name, without fields that only Helm or only a kustomization of a namespace sets."""
     found = {}
     for each in deepcopy(objects):
         if each["kind"] in ("Namespace", "CustomResourceDefinition"):
@@ -124,7 +122,7 @@ def by_name(objects: Sequence[Object]) -> dict[tuple[str, str], Object]:
     return found
 
 
-def test_the_chart_in_the_repository_is_the_one_that_the_manifests_give() -> None:
+def test_the_chart_in_the_repository_is_up_to_date() -> None:
     stored = {
         str(path.relative_to(chart.CHART)): path.read_text(encoding="utf-8")
         for path in chart.CHART.rglob("*")
@@ -189,7 +187,7 @@ def test_the_values_of_the_chart_change_the_deployment() -> None:
 
 
 @pytest.mark.parametrize("namespaced", [False, True])
-def test_with_monitoring_the_chart_watches_the_runs_where_the_operator_does(namespaced: bool) -> None:
+def test_with_monitoring_the_chart_monitors_the_namespaces_of_the_operator(namespaced: bool) -> None:
     plain = installed("lab", namespaced=namespaced)
     objects = installed("lab", namespaced=namespaced, monitoring={"enabled": True})
     added = objects[len(plain) :]
@@ -208,7 +206,7 @@ def test_with_monitoring_the_chart_watches_the_runs_where_the_operator_does(name
     assert "namespaceSelector" not in own
 
 
-def test_the_values_of_the_chart_tell_the_operator_the_images_of_runs() -> None:
+def test_the_values_of_the_chart_set_the_images_of_runs() -> None:
     digests = {"learner": DIGEST, "quantizer": "", "actor": ""}
     images: Object = {"registry": "registry.example/rl", "tag": "7", "pullPolicy": "Always", "pullSecret": "registry"}
     images["digests"] = digests

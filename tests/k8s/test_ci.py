@@ -1,6 +1,5 @@
-"""The scripts of .ci take a cluster down whatever came of it, try further Pythons, and pass on what went wrong.
-
-They are run in a folder of their own with another tool in the place of the one that runs clusters.
+"""The scripts of .ci always remove their cluster, test other Pythons, and report errors. They run in a separate folder,
+with a substitute for the tool that runs clusters.
 """
 
 import os
@@ -29,7 +28,7 @@ TESTS = "run make test-cluster ARGS=--maxfail=2"
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """As much of a clone as the scripts read."""
+    """The files of a clone that the scripts read."""
     shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
     (tmp_path / "Makefile").write_text("install test:\n\t@echo made $@\n")
     (tmp_path / "actorq").mkdir()
@@ -41,14 +40,14 @@ def clone(tmp_path: Path) -> Path:
 
 
 def start(clone: Path, script: str, fails: str = "-", hangs: str = "-", **more: str) -> subprocess.Popen[str]:
-    """Run a script; the tool's commands `fails` and `hangs` do that."""
+    """Run a script. The tool's commands in `fails` fail, and those in `hangs` hang."""
     own = {"KUBELAB": "./tool", "KUBELAB_HOME": str(clone / "home"), "NEEDED_GB": "0", "PYTHONS": "", "CI": "false"}
     own["PATH"] = f"{clone}{os.pathsep}{os.environ['PATH']}"
-    # The pattern of a case has to be in the text.
+    # The pattern of a case must be part of the text.
     for name in ("tool", "kubectl"):
         text = (clone / name).read_text().replace("$FAILS", fails).replace("$HANGS", hangs)
         (clone / name).write_text(text)
-    # A make that runs these tests would tell those of the scripts that they are its children, and they would print it.
+    # If make runs these tests, the make of the scripts would print that it is a child of it.
     around = {name: value for name, value in os.environ.items() if "MAKE" not in name and name != "MFLAGS"}
     return subprocess.Popen(
         [clone / ".ci" / script],
@@ -72,18 +71,18 @@ def calls(clone: Path) -> list[str]:
     return (clone / "calls").read_text().splitlines()
 
 
-def test_the_tests_run_on_a_fresh_cluster_that_is_taken_down(clone: Path) -> None:
+def test_the_tests_run_on_a_new_cluster_that_is_removed(clone: Path) -> None:
     code, _, told = finish(start(clone, "cluster"))
     assert (code, told) == (0, "")
     built = [f". actorq-{name}:9 --target {name}" for name in ("learner", "quantizer", "actor", "operator")]
     built += [f"examples/hover hover-{name}:1 --build-arg BASE=actorq-{name}:9" for name in ("learner", "actor")]
-    # An image takes the place of the one of an earlier run.
+    # An image replaces the image of an earlier run.
     made = [call for each in built for call in (f"podman rmi --force {each.split()[1]}", f"build-image {each}")]
     before = ["install", "base-image", "build", "podman image prune --force --filter until=24h"]
     assert calls(clone) == [*before, *made, *UP, TESTS, "down"]
 
 
-def test_too_small_a_disk_is_told_before_anything_is_built(clone: Path) -> None:
+def test_too_small_a_disk_is_refused_before_the_build(clone: Path) -> None:
     code, _, told = finish(start(clone, "cluster", NEEDED_GB="1000000000", KUBELAB_HOME=str(clone / "home")))
     assert code == 1
     (line,) = told.splitlines()
@@ -92,7 +91,7 @@ def test_too_small_a_disk_is_told_before_anything_is_built(clone: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["up", "run"])
-def test_a_failure_is_explained_and_passed_on_after_the_cluster_is_down(clone: Path, command: str) -> None:
+def test_a_failure_is_reported_after_the_cluster_is_removed(clone: Path, command: str) -> None:
     code, _, told = finish(start(clone, "cluster", fails=command))
     assert code == 3
     assert re.search(rf"^error: .* 3 .* \d+ s: \./tool {command} ", told, re.MULTILINE)
@@ -100,14 +99,14 @@ def test_a_failure_is_explained_and_passed_on_after_the_cluster_is_down(clone: P
     assert calls(clone)[-1] == "down"
 
 
-def test_without_time_a_step_is_stopped_and_the_cluster_taken_down(clone: Path) -> None:
+def test_a_step_beyond_its_time_is_stopped_and_the_cluster_removed(clone: Path) -> None:
     code, _, told = finish(start(clone, "cluster", hangs="run", LIMIT_S="2"))
     assert code == 124
     assert re.search(r"no time .*\./tool run make test-cluster", told)
     assert calls(clone)[-1] == "down"
 
 
-def test_a_signal_takes_the_cluster_down_at_once(clone: Path) -> None:
+def test_a_signal_removes_the_cluster_at_once(clone: Path) -> None:
     process = start(clone, "cluster", hangs="run")
     assert process.stdout
     while process.stdout.readline() != "called run\n":
@@ -118,7 +117,7 @@ def test_a_signal_takes_the_cluster_down_at_once(clone: Path) -> None:
     assert calls(clone)[-1] == "down"
 
 
-def test_a_cluster_that_cannot_be_taken_down_is_a_failure(clone: Path) -> None:
+def test_a_cluster_that_cannot_be_removed_is_a_failure(clone: Path) -> None:
     (clone / "tool").write_text(TOOL.replace("$FAILS)", "down) [ $(grep -c down calls) -lt 2 ] || exit 5 ;;\n-)"))
     code, _, _ = finish(start(clone, "cluster"))
     assert code == 1
@@ -131,7 +130,7 @@ def test_ci_runs_the_tests_on_a_cluster_after_all_others(clone: Path) -> None:
     assert calls(clone)[-2:] == [TESTS, "down"]
 
 
-def test_ci_says_that_it_skips_them_where_there_is_nothing_to_run_a_cluster_with(clone: Path) -> None:
+def test_ci_reports_that_it_skips_cluster_tests_without_the_tool(clone: Path) -> None:
     code, shown, _ = finish(start(clone, "run", KUBELAB="../nowhere"))
     assert code == 0
     made, skipped = shown.splitlines()
@@ -140,15 +139,15 @@ def test_ci_says_that_it_skips_them_where_there_is_nothing_to_run_a_cluster_with
     assert not (clone / "calls").exists()
 
 
-def test_a_python_that_is_not_there_is_told_and_skipped(clone: Path) -> None:
+def test_a_missing_python_is_reported_and_skipped(clone: Path) -> None:
     code, shown, _ = finish(start(clone, "pythons", PYTHONS="3.98 3.99"))
     assert code == 0
     assert [re.findall(r"Python (\S+) .*skipped", line) for line in shown.splitlines()] == [["3.98"], ["3.99"]]
 
 
 @pytest.mark.parametrize(("version", "code"), [("1.0", 0), ("0.9", 1)])
-def test_a_further_python_installs_the_project_and_passes_its_tests(clone: Path, version: str, code: int) -> None:
-    # A Python that stands for a real one: its environment has commands that note how they are called.
+def test_another_python_installs_the_project_and_runs_its_tests(clone: Path, version: str, code: int) -> None:
+    # A substitute for a Python. The commands in its environment record their calls.
     script = f"""#!/bin/sh
 echo "$*" >>{clone}/calls
 case "$*" in
@@ -168,7 +167,7 @@ esac
     assert ('expected "actorq 1.0", got: actorq 0.9' in told) is (code == 1)
 
 
-def test_the_parts_that_run_with_further_pythons_are_there() -> None:
+def test_the_tests_for_other_pythons_exist() -> None:
     parts = re.search(r"^PARTS=\((.*?)\)", (ROOT / ".ci" / "pythons").read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert parts
     assert len(parts[1].split()) > 5

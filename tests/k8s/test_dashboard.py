@@ -1,4 +1,4 @@
-"""The Grafana dashboard shows what the services serve, all of it that moves."""
+"""The Grafana dashboard shows all changing metrics of the services."""
 
 import json
 import re
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 DASHBOARD = json.loads((ROOT / "k8s" / "components" / "monitoring" / "dashboard.json").read_text(encoding="utf-8"))
 PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
-# For looking up, not for looking at.
+# Metrics without a panel. Users look them up when needed.
 NOT_SHOWN = {
     "actorq_info",
     "actorq_learner_run_info",
@@ -41,14 +41,14 @@ def named(expression: str) -> set[str]:
     return {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"\b(?:actorq|process)_\w+", expression)}
 
 
-def test_every_documented_metric_is_shown_except_those_for_looking_up() -> None:
+def test_every_documented_metric_except_listed_ones_is_shown() -> None:
     shown = {name for expression in EXPRESSIONS for name in named(expression)}
-    # The dashboard is about a run. The operator is not part of it.
+    # The dashboard is about runs, not about the operator.
     assert shown == {name for name in documented() if not name.startswith(metrics.OPERATOR)} - NOT_SHOWN
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_an_expression_is_about_one_namespace_and_labels_that_there_are(expression: str) -> None:
+def test_an_expression_selects_one_namespace_and_existing_labels(expression: str) -> None:
     selected = re.findall(r"\b(?:actorq|process)_\w+(\{[^}]*\})?", expression)
     assert selected
     assert all('namespace="$namespace"' in selector for selector in selected)
@@ -67,7 +67,7 @@ def test_a_legend_uses_labels_that_its_expression_has(panel: dict[str, Any]) -> 
     assert len(references) == len(set(references))
 
 
-def test_panels_are_told_apart_and_do_not_overlap() -> None:
+def test_panels_have_different_titles_and_do_not_overlap() -> None:
     identifiers = sorted(panel["id"] for panel in PANELS)
     assert all(one < other for one, other in pairwise(identifiers))
     taken: set[tuple[int, int]] = set()
@@ -79,8 +79,8 @@ def test_panels_are_told_apart_and_do_not_overlap() -> None:
     assert max(x for x, _ in taken) < 24
 
 
-def test_names_are_as_prometheus_wants_them() -> None:
-    """Counters and no others end in _total; base units; no label of summaries and histograms on anything else."""
+def test_names_follow_the_conventions_of_prometheus() -> None:
+    """Only counters end in _total. Units are base units. Only summaries and histograms have their reserved labels."""
     for each in metrics.documented():
         name = each.name
         assert name.endswith("_total") == (each.kind == "counter"), name

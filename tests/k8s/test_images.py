@@ -1,4 +1,4 @@
-"""The Dockerfile keeps what the manifests rely on."""
+"""The Dockerfile fits the manifests."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ from tests.k8s.rendered_manifests import K8S, ROOT, containers, render
 LINES = (ROOT / "Dockerfile").read_text("utf-8").splitlines()
 
 
-def test_services_run_as_a_numeric_user_that_the_manifests_know() -> None:
+def test_services_run_as_the_numeric_user_of_the_manifests() -> None:
     users = [line.split()[1] for line in LINES if line.startswith("USER")]
     assert users == ["10001:10001"]
     for pod, _ in containers(render(K8S / "overlays" / "development")):
@@ -25,7 +25,7 @@ def test_nothing_names_a_registry_and_the_base_is_pinned() -> None:
     assert not any("://" in line for line in LINES)
 
 
-def test_images_name_their_base_in_a_label_and_make_passes_another_one_on() -> None:
+def test_images_name_their_base_in_a_label_and_make_can_change_it() -> None:
     stage = "\n".join(LINES).split("AS service\n")[1].split("\nFROM")[0]
     assert "\nARG PYTHON_IMAGE\n" in stage
     assert 'org.opencontainers.image.base.name="${PYTHON_IMAGE}"' in stage
@@ -55,7 +55,7 @@ def test_the_page_of_images_has_their_base_packages_and_ports() -> None:
 
 
 @pytest.mark.parametrize(("target", "port"), [("learner", 50051), ("quantizer", 50052), ("actor", 50053)])
-def test_each_service_has_an_image_with_its_code_alone(target: str, port: int) -> None:
+def test_each_service_has_an_image_with_only_its_code(target: str, port: int) -> None:
     text = "\n".join(LINES)
     build = text.split(f"AS build-{target}\n")[1].split("\nFROM")[0]
     assert re.findall(r"COPY (\w+)_service", build) == [target]
@@ -64,17 +64,17 @@ def test_each_service_has_an_image_with_its_code_alone(target: str, port: int) -
     assert f'ENTRYPOINT ["python", "-m", "{target}_service"]' in final
 
 
-def test_images_say_the_version_that_the_manifests_name() -> None:
+def test_images_have_the_version_of_the_manifests() -> None:
     labels = next(line for line in LINES if line.startswith("LABEL"))
     assert f'org.opencontainers.image.version="{__version__}"' in labels
     for _, container in containers(render(K8S / "overlays" / "development")):
         assert container["image"].endswith(f":{__version__}")
 
 
-def test_the_operators_image_has_the_manifests_where_the_operator_looks() -> None:
+def test_the_operators_image_has_the_manifests_in_the_operators_folder() -> None:
     final = "\n".join(LINES).split("AS operator\n")[1]
     copied = dict(re.findall(r"COPY k8s/(\w+) (\S+)", final))
-    # The image's virtual environment is /opt/actorq, which is sys.prefix there.
+    # In the image, sys.prefix is the virtual environment /opt/actorq.
     assert copied == {name: f"/opt/actorq/share/actorq/k8s/{name}" for name in ("base", "components")}
     assert 'ENTRYPOINT ["python", "-m", "actorq_apps.operator"]' in final
     kept = (ROOT / ".dockerignore").read_text("utf-8").splitlines()

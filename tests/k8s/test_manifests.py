@@ -1,4 +1,4 @@
-"""The manifests hold what they promise, as far as that can be told without a cluster."""
+"""Checks the manifests without a cluster."""
 
 import json
 import re
@@ -30,10 +30,10 @@ from tests.k8s.rendered_manifests import (
     with_components,
 )
 
-# Kinds of operators, which bring schemas of their own.
+# Kinds of other operators, which have their own schemas.
 OPERATORS = {"cert-manager.io/v1", "monitoring.coreos.com/v1", "keda.sh/v1alpha1"}
 KUBERNETES = "1.32"
-# On one core of its own, from the container's start until it listens (docs/how-to/kubernetes.md).
+# Seconds on one free core, from the container's start until it listens (docs/how-to/kubernetes.md).
 NORMAL_START_S, NORMAL_LEARNER_START_S = 3, 5
 RESTRICTED_VOLUMES = {"configMap", "secret", "emptyDir", "persistentVolumeClaim", "projected", "downwardAPI", "csi"}
 
@@ -52,7 +52,7 @@ def _valid(text: str) -> None:
     kubernetes_validate.validate(json.loads(text), KUBERNETES, strict=True)
 
 
-def test_objects_are_valid_and_of_kinds_that_the_cluster_has(manifests: tuple[Object, ...]) -> None:
+def test_objects_are_valid_and_of_known_kinds(manifests: tuple[Object, ...]) -> None:
     for each in (*manifests, *render(K8S / "cluster")):
         if each["apiVersion"] not in OPERATORS:
             _valid(json.dumps(each))
@@ -71,7 +71,7 @@ def test_a_run_needs_no_rights_beyond_its_namespace(manifests: tuple[Object, ...
     assert not any("namespace" in each["metadata"] for each in manifests)
 
 
-def test_in_another_namespace_nothing_names_the_one_that_is_written(manifests: tuple[Object, ...]) -> None:
+def test_no_object_names_the_original_namespace_after_a_change(manifests: tuple[Object, ...]) -> None:
     assert "learner.actorq" in json.dumps(with_addresses(manifests))
     moved = json.dumps(prepared(with_addresses(manifests), "demo", "lab"))
     assert "learner.lab" in moved
@@ -79,7 +79,7 @@ def test_in_another_namespace_nothing_names_the_one_that_is_written(manifests: t
 
 
 def with_addresses(manifests: tuple[Object, ...]) -> list[Object]:
-    """Those of the overlay, with one address at least."""
+    """The policies of the overlay, with at least one address."""
     example = {
         "apiVersion": "v1",
         "kind": "Example",
@@ -89,7 +89,7 @@ def with_addresses(manifests: tuple[Object, ...]) -> list[Object]:
     return [*manifests, example]
 
 
-def test_down_finds_every_object_that_up_has_made(manifests: tuple[Object, ...]) -> None:
+def test_down_finds_every_object_of_up(manifests: tuple[Object, ...]) -> None:
     with cluster_api() as api:
         for version, kind in {(each["apiVersion"], each["kind"]) for each in manifests}:
             others = [each for each in api.kinds.get(version, []) if each[0] != kind]
@@ -118,7 +118,7 @@ def test_pods_pass_the_restricted_level(manifests: tuple[Object, ...]) -> None:
         assert not any("hostPort" in port for port in container["ports"])
 
 
-def test_pods_have_no_key_to_the_api(manifests: tuple[Object, ...]) -> None:
+def test_pods_have_no_token_for_the_api(manifests: tuple[Object, ...]) -> None:
     accounts = of_kind(manifests, "ServiceAccount")
     for pod in pods(manifests).values():
         assert pod["automountServiceAccountToken"] is False
@@ -166,7 +166,7 @@ def test_selectors_select_the_pods(manifests: tuple[Object, ...]) -> None:
 
 
 def test_only_the_first_learner_gets_calls(manifests: tuple[Object, ...]) -> None:
-    # After `kubectl scale statefulset/learner --replicas=2`; the label is there on every version of Kubernetes.
+    # After `kubectl scale statefulset/learner --replicas=2`. Every version of Kubernetes sets the label.
     selector = of_kind(manifests, "Service")["learner"]["spec"]["selector"]
     assert selector["statefulset.kubernetes.io/pod-name"] == "learner-0"
     (learner,) = pods(manifests)["learner"]["containers"]
@@ -182,7 +182,7 @@ def test_libraries_start_as_many_threads_as_the_limit_has_cores(manifests: tuple
         assert container["resources"]["limits"]["cpu"]
 
 
-def test_a_normal_start_is_over_before_the_first_probe(manifests: tuple[Object, ...]) -> None:
+def test_a_usual_start_ends_before_the_first_probe(manifests: tuple[Object, ...]) -> None:
     for name, pod in pods(manifests).items():
         probe = pod["containers"][0]["startupProbe"]
         # Three times that, because a node has less than one core for each pod of a run that starts.
@@ -209,26 +209,26 @@ def test_volumes_and_secrets_that_are_mounted_exist(manifests: tuple[Object, ...
         assert not volumes, "a volume is not mounted"
 
 
-def test_the_learner_comes_before_actors_where_room_is_short() -> None:
+def test_the_learner_is_scheduled_before_actors() -> None:
     classes = of_kind(render(K8S / "cluster"), "PriorityClass")
     production = pods(render(K8S / "overlays" / "production"))
     value = {name: classes[pod["priorityClassName"]]["value"] for name, pod in production.items()}
     assert value["learner"] == value["quantizer"] > value["actor"] == value["evaluator"]
 
 
-def test_nobody_elses_pods_make_way_for_a_run() -> None:
+def test_a_run_evicts_no_other_pods() -> None:
     classes = of_kind(render(K8S / "cluster"), "PriorityClass")
     assert {each["preemptionPolicy"] for each in classes.values()} == {"Never"}
 
 
-def test_nothing_keeps_a_node_from_being_drained(manifests: tuple[Object, ...]) -> None:
+def test_no_object_blocks_the_drain_of_a_node(manifests: tuple[Object, ...]) -> None:
     workloads = of_kind(manifests, "Deployment", "StatefulSet")
     budgets = of_kind(manifests, "PodDisruptionBudget")
     assert set(budgets) == {"actor"}
     for name, budget in budgets.items():
         spec = budget["spec"]
         assert spec["selector"] == workloads[name]["spec"]["selector"]
-        # A share of one pod is rounded up to it.
+        # A percentage of one pod is rounded up to one.
         assert "minAvailable" not in spec
         assert int(spec["maxUnavailable"].removesuffix("%")) > 0
         assert spec["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
@@ -238,15 +238,15 @@ def _expressions(dashboard: Any) -> str:
     return "\n".join(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
 
 
-def test_the_dashboard_shows_metrics_that_there_are() -> None:
+def test_the_dashboard_shows_existing_metrics() -> None:
     dashboard = of_kind(render(K8S / "overlays" / "production"), "ConfigMap")["actorq-dashboard"]["data"]["actorq.json"]
     documented = {each.name for each in metrics.documented()}
     shown = set(re.findall(r"\b(?:actorq|process)_\w+", _expressions(yaml.safe_load(dashboard))))
     assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown} <= documented
 
 
-def test_every_object_says_its_version(manifests: tuple[Object, ...]) -> None:
-    # An overlay labels what components add to the base, as the production overlay does.
+def test_every_object_has_a_version_label(manifests: tuple[Object, ...]) -> None:
+    # An overlay labels the objects that components add, like the production overlay.
     base = {(each["kind"], each["metadata"]["name"]) for each in render(K8S / "base")}
     ours = [each for each in manifests if (each["kind"], each["metadata"]["name"]) in base]
     for each in (*ours, *render(K8S / "overlays" / "production"), *render(K8S / "operator")):
@@ -254,5 +254,5 @@ def test_every_object_says_its_version(manifests: tuple[Object, ...]) -> None:
     for pod in (pod_labels(manifests, name) for name in WORKLOADS):
         assert pod["app.kubernetes.io/version"] == __version__
     (template,) = of_kind(manifests, "StatefulSet")["learner"]["spec"]["volumeClaimTemplates"]
-    # Kubernetes never changes it, so an upgrade with another version would be refused.
+    # Kubernetes does not allow changes here, so an upgrade with another version would be refused.
     assert "app.kubernetes.io/version" not in template["metadata"]["labels"]

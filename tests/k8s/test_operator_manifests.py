@@ -1,4 +1,4 @@
-"""The operator's own objects: valid, restricted, and allowed exactly what it needs."""
+"""The operator's own objects are valid and restricted, and have exactly the needed rights."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,7 @@ FOLDERS = (K8S / "operator", K8S / "overlays" / "operator-namespaced")
 WRITES = {"get", "list", "create", "patch", "delete"}
 ACCESS = K8S / "operator-access"
 Rights = dict[tuple[str, str], set[str]]
-# With one of these rights in a namespace with a powerful account, its holder gets the rights of that account.
+# With one of these rights, its holder can get the rights of any account in the namespace.
 POWERFUL = {"secrets", "deployments", "statefulsets", "pods", "pods/exec", "jobs", "serviceaccounts/token"}
 
 
@@ -34,7 +34,7 @@ def allowed(made: tuple[Object, ...], kind: str, *names: str) -> Rights:
 
 
 def everywhere(made: tuple[Object, ...]) -> Rights:
-    """What the operator may do in all namespaces."""
+    """The rights of the operator in all namespaces."""
     bound = [each["roleRef"]["name"] for each in of_kind(made, "ClusterRoleBinding").values()]
     return allowed(made, "ClusterRole", *bound)
 
@@ -92,7 +92,7 @@ def test_the_operator_may_not_change_specifications_or_give_rights() -> None:
     assert not any(verbs & {"*", "escalate", "bind", "impersonate"} for verbs in rights.values())
 
 
-def test_in_all_namespaces_the_operator_sees_runs_and_makes_events_only() -> None:
+def test_in_all_namespaces_the_operator_only_reads_runs_and_makes_events() -> None:
     rights = everywhere(render(K8S / "operator"))
     assert {place: verbs for place, verbs in rights.items() if place[0] != "actorq.dev"} == {
         ("", "events"): {"create"},
@@ -123,7 +123,7 @@ def test_the_view_and_edit_roles_of_a_namespace_cover_its_runs() -> None:
     assert verbs["edit"] == verbs["admin"] > verbs["view"]
     assert {("trainingruns", verb) for verb in ("create", "patch", "delete")} <= verbs["edit"]
     assert ("trainingruns/scale", "patch") in verbs["edit"]
-    # What a run says of itself is the operator's.
+    # Only the operator writes the status of a run.
     assert not [verb for resource, verb in verbs["edit"] if resource == "trainingruns/status" and verb != "get"]
 
 

@@ -1,4 +1,6 @@
-"""Relays on Kubernetes: the component adds them to a run, points actors at them, and keeps to the others' rules."""
+"""Relays on Kubernetes: the component adds them to a run and connects actors to them. They follow the rules of other
+pods.
+"""
 
 import re
 import shutil
@@ -58,7 +60,7 @@ def test_the_objects_of_relays_are_valid_and_need_no_rights_beyond_the_namespace
             kubernetes_validate.validate(each, KUBERNETES, strict=True)
 
 
-def test_the_run_has_relays_and_all_that_it_had(manifests: tuple[Object, ...]) -> None:
+def test_the_component_adds_relays_and_keeps_all_objects(manifests: tuple[Object, ...]) -> None:
     assert set(of_kind(manifests, "Deployment", "StatefulSet")) == {*WORKLOADS, "relay"}
     assert of_kind(manifests, "Deployment")["relay"]["spec"]["replicas"] > 1
 
@@ -73,7 +75,7 @@ def test_actors_get_their_policies_from_relays_and_these_from_the_quantizer(mani
     assert "--upstream=quantizer:50052" in relay_of(manifests)["args"]
 
 
-def test_a_relay_takes_the_flags_that_it_is_given(manifests: tuple[Object, ...], tmp_path: Path) -> None:
+def test_a_relay_accepts_its_flags(manifests: tuple[Object, ...], tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(of_kind(manifests, "ConfigMap")["run-config"]["data"]["config.yaml"])
     arguments = [each.replace("/etc/actorq/config.yaml", str(config)) for each in relay_of(manifests)["args"]]
@@ -84,7 +86,7 @@ def test_a_relay_takes_the_flags_that_it_is_given(manifests: tuple[Object, ...],
     assert not {"store", "read_only"} & settings.model_fields_set
 
 
-def test_relays_pass_the_restricted_level_and_hold_no_key_to_the_api(manifests: tuple[Object, ...]) -> None:
+def test_relays_pass_the_restricted_level_and_have_no_token_for_the_api(manifests: tuple[Object, ...]) -> None:
     pod, container = pods(manifests)["relay"], relay_of(manifests)
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -99,7 +101,7 @@ def test_relays_pass_the_restricted_level_and_hold_no_key_to_the_api(manifests: 
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
 
 
-def test_relays_live_like_the_quantizer(manifests: tuple[Object, ...]) -> None:
+def test_relays_have_the_probes_and_resources_of_the_quantizer(manifests: tuple[Object, ...]) -> None:
     relay, quantizer = relay_of(manifests), pods(manifests)["quantizer"]["containers"][0]
     for name in ("image", "ports", "startupProbe", "readinessProbe", "livenessProbe", "securityContext"):
         assert relay[name] == quantizer[name]
@@ -153,7 +155,7 @@ def test_certificates_are_for_the_names_that_clients_use(secure: tuple[Object, .
                 assert match[1] in certificates[match[1]]["spec"]["dnsNames"]
 
 
-def test_the_network_lets_actors_reach_relays_and_relays_the_quantizer(secure: tuple[Object, ...]) -> None:
+def test_policies_allow_actors_to_reach_relays_and_relays_the_quantizer(secure: tuple[Object, ...]) -> None:
     policies = of_kind(secure, "NetworkPolicy").values()
     for caller, called in (("actor", "relay"), ("relay", "quantizer")):
         for direction, peers, of, other in (("egress", "to", caller, called), ("ingress", "from", called, caller)):
@@ -183,7 +185,7 @@ def selects(selector: Object | None, component: str) -> bool:
     )
 
 
-def test_an_actor_that_is_set_up_otherwise_is_not_changed_unseen(tmp_path: Path) -> None:
+def test_the_component_refuses_an_actor_with_another_address(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="testing value"):
         _with_other_arguments(tmp_path)
 
