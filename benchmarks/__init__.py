@@ -1,1 +1,1 @@
-"""Everything that produces a number: `python -m benchmarks.NAME [--json FILE] [--check]`."""
+"""All measurements: `python -m benchmarks.FOLDER.NAME [--json FILE] [--check]`."""

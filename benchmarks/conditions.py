@@ -13,8 +13,8 @@ from typing import Any
 from actorq.telemetry.machine import this_machine
 from benchmarks.processor import features, told
 
-# As JSON has them: date (UTC), commit, changes, load_average (1, 5 and 15 minutes) and machine. The machine has
-# `features` too: what its processor computes fast, of the names in benchmarks.processor.
+# Conditions in the form of JSON: date (UTC), commit, changes, load_average (1, 5 and 15 minutes) and machine. The
+# `features` of the machine are names of benchmarks.processor: operations that its processor computes fast.
 Conditions = dict[str, Any]
 
 NOT_RECORDED = "not recorded"
@@ -42,7 +42,7 @@ def conditions() -> Conditions:
 
 
 def refuse_mixed(runs: Mapping[str, Conditions | None]) -> None:
-    """Raise SystemExit unless all runs, by name, are of one commit and one machine, or of none that is recorded."""
+    """Raise SystemExit unless all runs, by name, have the same commit and machine, or none has recorded ones."""
     (first, expected), *others = ((name, _origin(found)) for name, found in runs.items())
     for name, got in others:
         for part in dict.fromkeys([*expected, *got]):
@@ -55,7 +55,7 @@ def refuse_mixed(runs: Mapping[str, Conditions | None]) -> None:
 
 
 def without_verdict(runs: Mapping[str, Conditions | None]) -> str:
-    """Why these runs, by name, give no verdict; "" when they do. Raises SystemExit when their conditions differ."""
+    """Why these runs, by name, give no verdict; "" if they do. Raises SystemExit if their conditions differ."""
     refuse_mixed(runs)
     commits = {(each or {}).get("commit", NOT_RECORDED) for each in runs.values()}
     return "runs without a recorded commit give no verdict" if NOT_RECORDED in commits else ""

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-# In inches and points. On a phone, 360 pixels wide, this text is 10 pixels high.
+# Sizes in inches and points. On a phone of 360 pixels in width, this text is 10 pixels high.
 WIDTH, FONT_SIZE = 4.8, 9.6
 _DPI = 150
 _PALETTE = 128
 # Okabe and Ito's colors, which color-blind people can distinguish.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c", "#9c6b3f")
-# Of lines that are no data, such as a target. Both grounds show it.
+# Color of lines that are not data, such as a target. It is visible on both backgrounds.
 NEUTRAL = "#8c8c8c"
 
 

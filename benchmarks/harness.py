@@ -27,10 +27,10 @@ CLEARLY_LOWER = 0.05
 class Target:
     """One stated target: a measured figure and its bound.
 
-    refused: why the figure gives no verdict. The figure is shown, and the target counts as missed.
-    needs: what the target needs of the processor, a name in benchmarks.processor. On a processor that lacks it the
-        figure is shown, and the target is neither met nor missed.
-    baseline: the mean of the baseline, where the bound is this mean minus its spread over seeds. None elsewhere.
+    refused: why the figure gives no verdict. The figure is shown, and the target counts as missed. needs: a required
+    feature of the processor, a name in benchmarks.processor. Without the feature the figure is shown, and the target is
+    neither met nor missed. baseline: the mean of the baseline, if the bound is this mean minus its spread over seeds.
+    None otherwise.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Target:
 
     @property
     def met_by_spread(self) -> bool:
-        """Whether the target is met only because the baseline spreads.
+        """Whether the target is met only because of the baseline's spread.
 
         The figure is then clearly lower than the baseline's mean, but not lower than the mean minus the spread.
         """
@@ -69,7 +69,8 @@ class Target:
 
 @dataclass(frozen=True)
 class Meaning:
-    """Plain words for targets. The documentation shows them where a target is missed. Benchmarks have them in MEANINGS.
+    """An explanation of targets. The documentation shows it for missed targets. Benchmarks have their explanations in
+    MEANINGS.
 
     pattern: regular expression for the whole name of a target. Its named groups may stand in `case`.
     question: what the target asks.
@@ -93,15 +94,14 @@ def without_verdict(targets: Sequence[Target], reason: str) -> list[Target]:
 
 
 def verdict(target: Target, found: Collection[str]) -> bool | None:
-    """Whether a target is met on a processor with these features (benchmarks.processor); None where it lacks the need.
-
-    A target of an absent need is neither met nor missed.
+    """Whether a target is met on a processor with these features (benchmarks.processor). None if the processor lacks
+    the needed feature: the target is then neither met nor missed.
     """
     return target.met if not target.needs or target.needs in found else None
 
 
 def optional_module(name: str, install: str) -> Any:
-    """A module of a package that only some benchmarks need. Raises SystemExit that says how to install it."""
+    """A module of a package that only some benchmarks need. Raises SystemExit with the command to install it."""
     try:
         # dm_control warns if there is no screen, but no benchmark needs one.
         with warnings.catch_warnings(action="ignore"):

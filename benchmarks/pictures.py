@@ -42,14 +42,14 @@ _ROOT = Path(__file__).parents[1]
 IMAGES = _ROOT / "docs" / "images"
 _RESULTS = _ROOT / "benchmarks" / "results"
 _FANOUT = ("direct", "relayed", "bare_streams", "plain_stream")
-# Simulated numbers of actors that fit beside each other.
+# Simulated numbers of actors that fit next to each other.
 _SCALING = (10, 1_000)
 
 Content = dict[str, Any]
 
 
 class OtherSimulationError(Exception):
-    """The simulation of today has other figures than the stored result."""
+    """The present simulation gives other figures than the stored result."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _fanout(figures: Content, **of_file: Any) -> None:
 
 
 def _scaling(figures: Content, **of_file: Any) -> None:
-    """The result has no traces. The simulation makes the same ones again, or the result is of another version."""
+    """The result has no traces. The simulation computes them again, unless the result has another version."""
     traces = {}
     for needed in _SCALING:
         traces[needed], phases = simulate(needed, HALF_S)

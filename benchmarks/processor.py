@@ -1,6 +1,5 @@
-"""Says what the processor of a measurement computes fast, as the process really has it: instructions may be hidden.
-
-A target names what it needs (`benchmarks.harness.Target.needs`). Results name what their processor had.
+"""Measures which operations the processor computes fast in this process, because instructions may be hidden. A target
+may need a feature (`benchmarks.harness.Target.needs`). Results record the features of their processor.
 """
 
 import functools
@@ -13,7 +12,7 @@ DOT_PRODUCT, NO_DOT_PRODUCT, BFLOAT16 = "an int8 dot product", "no int8 dot prod
 # VNNI on x86-64, the dot product on ARM. Only with it int8 products with signed weights are exact.
 _BFLOAT16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
 
-# Why a target with this need has no verdict elsewhere.
+# The reason why a target with this need has no verdict on other processors.
 _REASONS = {
     DOT_PRODUCT: f"needs {DOT_PRODUCT}, which this processor lacks",
     NO_DOT_PRODUCT: f"for processors with {NO_DOT_PRODUCT}; this one has it",
@@ -23,18 +22,18 @@ _REASONS = {
 
 @functools.cache
 def features() -> tuple[str, ...]:
-    """Those of DOT_PRODUCT, NO_DOT_PRODUCT and BFLOAT16 that hold in this process. Measured once in a process."""
+    """The features of this process: of DOT_PRODUCT, NO_DOT_PRODUCT and BFLOAT16. Measured once in a process."""
     found = (DOT_PRODUCT if SIGNED in arithmetic().weight_encodings else NO_DOT_PRODUCT,)
     return (*found, BFLOAT16) if _has_bfloat16() else found
 
 
 def has(need: str) -> bool:
-    """Whether this process has what a target needs. It always has the empty need."""
+    """Whether this process has the feature that a target needs. An empty need is always fulfilled."""
     return not need or need in features()
 
 
 def absent(need: str) -> str:
-    """Why a target with this need has no verdict on a processor that lacks it."""
+    """The reason why a target has no verdict on a processor without this feature."""
     return _REASONS[need]
 
 

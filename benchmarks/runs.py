@@ -97,7 +97,9 @@ def recorded(folder: Path) -> Conditions | None:
 
 
 def refusal(runs: Iterable[dict[str, Any]]) -> str:
-    """Why runs with `conditions` give no verdict; "" when they do. Raises SystemExit when their conditions differ."""
+    """The reason why runs with `conditions` give no verdict; "" if they do. Raises SystemExit if their conditions
+    differ.
+    """
     return without_verdict({_named(number, run): run.get("conditions") for number, run in enumerate(runs, start=1)})
 
 
@@ -142,12 +144,12 @@ def cached(file: Path, settings: dict[str, Any], make: Callable[[], dict[str, An
     The result has the `conditions` at the run's start. Raises SystemExit when the file has other settings, or when runs
     beside it have another commit or machine.
     """
-    # As JSON has them: lists where there were tuples.
+    # In the form of JSON: lists instead of tuples.
     settings, folder = json.loads(json.dumps(settings)), file.with_suffix("")
     if file.exists():
         result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         if {name: result["settings"].get(name) for name in settings} != settings:
-            raise SystemExit(f"{file} was made with other settings: move it away, or take another folder")
+            raise SystemExit(f"{file} was made with other settings: move it, or use another folder")
     else:
         begin(folder)
         result = {**make(), "settings": settings}
@@ -163,7 +165,7 @@ def forget_incomplete(directory: Path) -> None:
     if not directory.exists() or (directory / "command_s.json").exists():
         return
     try:
-        with RunDirectory(directory).locked(lambda: print(f"waiting for what was left running in {directory}")):
+        with RunDirectory(directory).locked(lambda: print(f"waiting for remaining processes in {directory}")):
             shutil.rmtree(directory)
             _conditions_file(directory).unlink(missing_ok=True)
     except UserError as error:
@@ -171,7 +173,7 @@ def forget_incomplete(directory: Path) -> None:
 
 
 def add_task_flag(parser: argparse.ArgumentParser) -> None:
-    """Add --task, whose patterns `chosen` takes."""
+    """Add --task, with patterns for `chosen`."""
     parser.add_argument(
         "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, shell patterns (default: *)"
     )

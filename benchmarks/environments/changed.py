@@ -1,4 +1,4 @@
-"""CartPole with other physics: a wrapper that changes constants of the simulation, and leaves the spaces as they are.
+"""CartPole with other physics: a wrapper that changes constants of the simulation, but not the spaces.
 
     --environment-wrappers '[{benchmarks.environments.changed:Physics: {length: 1.5}}]'
 
@@ -13,7 +13,7 @@ _CONSTANTS = ("length", "gravity", "force_mag", "masscart", "masspole")
 
 
 class Physics(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Sets constants of CartPole, and those that follow from them."""
+    """Sets constants of CartPole, and derived constants."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], **constants: float) -> None:
         super().__init__(env)

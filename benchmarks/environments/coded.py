@@ -1,11 +1,10 @@
 """Environments whose return tells whether a policy uses every part of its observations and actions.
 
 `benchmarks.environments.coded:Parts-v0` with the argument `kind`. Each step draws a small code: two digits. The
-observation holds both, in the form of its kind. A step is rewarded with 1 if every part of the action is right, else
-with 0; or with the share of right parts, or by the distance of a continuous action. An episode has `STEPS` steps, so a
-perfect policy has a return of `STEPS`.
-
-`blind(kind)` is the highest mean return of a policy that does not see one of the digits: it can only guess it.
+observation holds both, in the form of its kind. The reward of a step is 1 if every part of the action is right, else 0.
+In some kinds it is the share of right parts, or depends on the distance of a continuous action. An episode has `STEPS`
+steps, so a perfect policy has a return of `STEPS`. `blind(kind)` is the highest mean return of a policy that does not
+see one of the digits and must guess it.
 """
 
 import itertools
@@ -55,16 +54,16 @@ KINDS: Mapping[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
 
 
 def blind(kind: str) -> float:
-    """The highest mean return of a policy that is blind to one of the digits."""
+    """The highest mean return of a policy that does not see one of the digits."""
     if "mask" in kind:
-        # Of the lowest and the highest allowed choice, one is right. The best guess is one of the two outermost.
+        # Either the lowest or the highest allowed choice is right. The best guess is the first or the last choice.
         masks = [mask for mask in itertools.product((False, True), repeat=_CHOICES) if sum(mask) > 1]
         return STEPS * max(sum(mask.index(True) == choice for mask in masks) / len(masks) for choice in range(_CHOICES))
     if "continuous action" in kind:
-        # Of two places that are equally likely, no place between them has more than either.
+        # With two equally likely places, no place between them has a higher reward than either of them.
         return STEPS * (1 + (1 - _APART)) / 2
     if kind == "many parts":
-        # The half of the parts that have the other digit are right.
+        # The half of the parts that have the visible digit are right.
         return STEPS * (1 + 1 / min(SIZES)) / 2
     # With the sum modulo 3 as the action, and with an action for each digit, the best guess of the digit counts.
     return STEPS / min(SIZES)
@@ -122,7 +121,7 @@ class Coded(gymnasium.Env[Any, Any]):
 
     @property
     def allowed(self) -> Any:
-        """Which choices are allowed, bool[choices of all parts]."""
+        """The allowed choices, bool[choices of all parts]."""
         return self._mask.ravel()
 
     def _picture(self, digit: int) -> Any:

@@ -1,9 +1,9 @@
-"""Trains in environments with goals, with int8 actors: with hindsight, and without it beside that.
+"""Trains in environments with goals and int8 actors, with hindsight and without it.
 
-Two environments are coded (benchmarks.environments.goals_coded). The third is a robot arm of panda-gym, which goes into
-a folder of its own with its simulator. A run is `actorq train` to a success rate, or to the end of its budget of
-environment steps. Runs with hindsight and without it have the same budget. Then `actorq evaluate` plays the last
-evaluated policy in new episodes. The target is a success rate of 0.95 there with hindsight.
+Two environments are coded (benchmarks.environments.goals_coded). The third is a robot arm of panda-gym, which is
+installed into a separate folder with its simulator. A run is `actorq train` to a success rate, or to the end of its
+budget of environment steps. Runs with hindsight and without it have the same budget. Then `actorq evaluate` plays the
+last evaluated policy in new episodes. The target is a success rate of 0.95 in these episodes with hindsight.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from benchmarks.runs import ACTORQ
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET, EPISODES, SEEDS = 0.95, 200, 3
-# Above the target, because new episodes are others.
+# Above the target, because new episodes differ.
 _ENDS_AT, _EVALUATED = 1.0, 50
 _COMPLETE = (0, 3)
 # A line of `actorq evaluate`.
@@ -68,7 +68,7 @@ def main() -> int:
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help=f"runs of each kind (default: {SEEDS})")
-    parser.add_argument("--only", action="append", metavar="TASK", help="only this task; may be given again")
+    parser.add_argument("--only", action="append", metavar="TASK", help="only this task; repeatable")
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:

@@ -1,4 +1,4 @@
-"""Environments with goals and a reward only at the goal, which random actions hardly reach.
+"""Environments with goals and a reward only at the goal, which random actions rarely reach.
 
 `benchmarks.environments.goals_coded:Bits-v0`: the actions flip single bits, and the goal is a vector of bits
 (Andrychowicz et al. 2017, arXiv 1707.01495, section 3.1). `...:Reach-v0`: the actions move a point in a cube, and the
@@ -14,7 +14,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 BITS = 8
-# Of the point, and steps of its episodes.
+# Dimensions of the point, and steps of its episodes.
 DIMENSIONS, STEPS = 3, 50
 _NEAR, _SPEED = 0.1, 0.1
 
@@ -47,7 +47,7 @@ class _Goals(gymnasium.Env[Any, Any]):
         return self._observation(), float(is_success) - 1.0, is_success, False, {"is_success": is_success}
 
     def compute_reward(self, achieved: Goals, desired: Goals, info: Any) -> Any:
-        """The rewards of steps after which these goals were achieved, while those were desired."""
+        """The rewards of steps with these achieved and desired goals."""
         return self._is_at(achieved, desired).astype(np.float32) - 1
 
     def compute_terminated(self, achieved: Goals, desired: Goals, info: Any) -> Any:

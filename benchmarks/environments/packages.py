@@ -1,10 +1,9 @@
-"""Trains in environments of twelve packages from PyPI, as their user would.
-
-Each package has one environment, and goes into a folder of its own, without its dependencies: Gymnasium and NumPy are
-those of this project. A run is `actorq train` for some seconds. Then `actorq evaluate` runs its policy in new episodes.
-The target is a mean return above that of random actions in as many episodes, by two standard errors of the difference.
-A package whose observations are refused without wrappers is stored with the line of that refusal. Packages are
-installed and run one after the other.
+"""Trains in environments of twelve packages from PyPI, like a user. Each package has one environment, and is installed
+into a separate folder without its dependencies. Gymnasium and NumPy are those of this project. A run is `actorq train`
+for some seconds. Then `actorq evaluate` runs its policy in new episodes. The target is a mean return above that of
+random actions in the same number of episodes, by two standard errors of the difference. If ActorQ refuses the
+observations of a package without wrappers, the result has the error. Packages are installed and run one after the
+other.
 """
 
 import argparse
@@ -58,7 +57,7 @@ PACKAGES = (
     Package(("minigrid==3.2.0",), "minigrid:MiniGrid-Empty-5x5-v0", ("minigrid.wrappers:ImgObsWrapper",)),
     Package(("flappy-bird-gymnasium==0.4.0",), "flappy_bird_gymnasium:FlappyBird-v0"),
     Package(("highway-env==1.12.1",), "highway_env:highway-fast-v0", (_FLATTEN,)),
-    # A move that changes nothing does not end the game: a greedy policy would repeat it for ever.
+    # A move without effect does not end the game: a greedy policy would repeat it forever.
     Package(
         ("gymnasium-2048==0.1.2",),
         "gymnasium_2048:gymnasium_2048/TwentyFortyEight-v0",
@@ -76,8 +75,8 @@ PACKAGES = (
     Package(("gym-invmgmt==0.2.1",), "gym_invmgmt:GymInvMgmt/Serial-v0"),
     Package(("boing-gym==0.1.0",), "boing_gym:Boing-v0"),
     Package(("gym-sailing==0.2.1",), "gym_sailing:Motorboat-v0"),
-    # Random doses do well here. SAC needs more than two minutes to be better, also with normalized observations. PPO is
-    # better after seconds, and gets worse again later.
+    # Random doses work well here. SAC needs more than two minutes to be better, even with normalized observations. PPO
+    # is better after seconds, but gets worse later.
     Package(
         ("glucosim==0.1.1",),
         "glucosim:glucosim/BasalControl-v0",
@@ -94,7 +93,7 @@ def main() -> int:
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help="of each run (default: 120)")
-    parser.add_argument("--only", action="append", metavar="NAME", help="only this package; may be given again")
+    parser.add_argument("--only", action="append", metavar="NAME", help="only this package; repeatable")
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
@@ -144,14 +143,14 @@ def _error(returns: Sequence[float]) -> float:
 
 
 def _row(package: Package, folder: Path, seconds: float) -> dict[str, Any]:
-    """Install a package, let random actions play, and train."""
+    """Install a package, measure random actions, and train."""
     modules = folder / "modules"
     pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check", "--target", str(modules))
     _python(os.environ, *pip, *package.requirements)
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join((str(modules), str(ROOT))),
-        # Many draw with pygame, also without a screen.
+        # Many packages draw with pygame, even without a screen.
         "SDL_VIDEODRIVER": "dummy",
     }
     run = folder / "run"

@@ -1,9 +1,9 @@
 """One run of Stable-Baselines3 on a task of peers.py, in a separate process: JSON in on stdin.
 
 Dict observations with MultiInputPolicy, masks with sb3-contrib's MaskablePPO, goals with HerReplayBuffer. PPO has the
-settings of its zoo for CartPole-v1, whose episodes are as short. Hindsight has those of the library's own tests of bit
-flipping, with wider layers, and for the point those of the zoo for FetchReach. All else is the default. Evaluations are
-greedy, in a separate environment.
+settings of its zoo for CartPole-v1, whose episodes are as short. Hindsight has the settings of the library's own tests
+of bit flipping, with wider layers, and for the point those of the zoo for FetchReach. All other settings are defaults.
+Evaluations are greedy, in a separate environment.
 """
 
 import importlib

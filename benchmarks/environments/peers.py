@@ -1,4 +1,4 @@
-"""Seconds to a target with images beside numbers, with masks and with goals: ActorQ and Stable-Baselines3.
+"""Seconds to a target with images and numbers, with masks and with goals: ActorQ and Stable-Baselines3.
 
 Four tasks: a picture and a vector (PPO; MultiInputPolicy), masked actions (PPO; sb3-contrib's MaskablePPO), and two
 with hindsight (HerReplayBuffer): a point that must reach another (SAC), and bit flipping (DQN). The environments are
@@ -30,7 +30,7 @@ from benchmarks.runs import ACTORQ
 ROOT = Path(__file__).resolve().parents[2]
 OURS, THEIRS = "actorq", "stable-baselines3"
 EPISODES, SEEDS, LIMIT_S = 20, 5, 90.0
-# Share of the range of scores that ActorQ's may be below, and Student's t for 95% by the number of seeds.
+# Share of the range of scores by which ActorQ's score may be lower, and Student's t for 95% by the number of seeds.
 _MARGIN, _STUDENT = 0.05, {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 
 
@@ -118,7 +118,7 @@ MEANINGS = (
     Meaning(
         r"(?P<task>.+): median seconds of (?P<library>.+) over those of ActorQ",
         "How many times sooner does ActorQ reach the target than Stable-Baselines3?",
-        "Stable-Baselines3 is sooner on tasks of a few seconds. There the start of ActorQ's services decides.",
+        "Stable-Baselines3 is faster on tasks of a few seconds, because ActorQ's services need time to start.",
         unit=" times",
         case="{task}",
     ),

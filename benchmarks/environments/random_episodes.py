@@ -1,6 +1,6 @@
 """`python -m benchmarks.environments.random_episodes ID ARGUMENTS EPISODES`: returns of random actions, as JSON.
 
-It runs in a process of its own, whose module path has the environment's package.
+It runs in a separate process, whose module path has the environment's package.
 """
 
 import json
@@ -12,7 +12,7 @@ from actor_service.environments import make_environments
 from actorq.domain.environments import EnvironmentArguments
 
 _SEED = 1
-# Of an environment whose episodes random actions hardly end.
+# Step limit for an environment whose episodes rarely end with random actions.
 _MOST_STEPS = 50_000
 
 

@@ -1,7 +1,7 @@
 """Trains on observations and actions of several parts, with int8 actors, and checks that each part is used.
 
 Each kind is a coded environment (benchmarks.environments.coded). A run is `actorq train` to a mean return of 18 of 20,
-within 90 seconds. A policy that is blind to a part cannot have more than the bound beside it.
+within 90 seconds. A policy that does not see a part cannot exceed the stored bound.
 """
 
 import argparse
@@ -25,15 +25,15 @@ from benchmarks.runs import ACTORQ
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET, SECONDS = 18.0, 90
-# The first of the able algorithms has several seeds.
+# The first suitable algorithm has several seeds.
 SEEDS = 3
 _COMPLETE = (0, 3)
-# A small task for algorithms whose defaults are for long runs: updates begin early and are of few rows. Codes are
-# independent of each other, so a discount of 0 ignores nothing but the noise of later rewards.
+# A small task for algorithms whose defaults are for long runs: updates begin early and have few rows. Codes are
+# independent of each other, so a discount of 0 ignores only the noise of later rewards.
 _EARLY = ("--replay.min-size", "1000", "--exploration.random-steps", "4000", "--evaluation.period-updates", "200")
 _SMALL = {
     "sac": {"batch-size": "64", "discount": "0", "temperature": "0.02"},
-    # A faster policy saturates, where tanh has no gradient, before the critic knows anything.
+    # A faster policy would saturate tanh, where it has no gradient, before the critic has learned anything.
     "td3": {"batch-size": "64", "discount": "0", "learning-rate": "1e-4"},
     "d4pg": {
         **{"batch-size": "64", "discount": "0", "policy-learning-rate": "2e-4", "critic-learning-rate": "1e-3"},
@@ -41,12 +41,12 @@ _SMALL = {
     },
     "impala": {"discount": "0.5"},
 }
-# For a continuous action, which must be close to its place.
+# For a continuous action, which must be close to its target.
 _CLOSE = {
     "ppo": {"discount": "0.5", "log-std": "-1"},
     "impala": {"discount": "0", "log-std": "-1", "entropy-cost": "0", "learning-rate": "2e-3"},
 }
-# The value of a choice depends on how often the choices before it are allowed, and so on the policy that is learned.
+# The value of a choice depends on how often earlier choices are allowed, and therefore on the learned policy.
 _MASKED = {"dqn": {"discount": "0"}}
 
 
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", action="append", metavar="KIND", help="only this kind; may be given again")
+    parser.add_argument("--only", action="append", metavar="KIND", help="only this kind; repeatable")
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
@@ -75,7 +75,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 
 def able(kind: str) -> tuple[str, ...]:
-    """The algorithms that take its actions."""
+    """The algorithms that support its actions."""
     parts = [part for _, part in leaves_of(KINDS[kind][1])]
     kinds = sorted({"continuous" if isinstance(part, Box) else "discrete" for part in parts})
     first = {"continuous": "sac", "discrete": "dqn"}[kinds[0]] if len(kinds) == 1 else "ppo"
@@ -84,7 +84,7 @@ def able(kind: str) -> tuple[str, ...]:
 
 
 def targets(figures: Mapping[str, Any]) -> list[Target]:
-    """Whether each run reached the target, which a policy that is blind to a part cannot reach."""
+    """Targets: each run reaches a return that a policy that does not see a part cannot reach."""
     return [
         Target(
             f"{row['kind']}, {row['algorithm']}, seed {row['seed']}: return (blind to a part: {row['blind']:g})",

@@ -1,4 +1,4 @@
-"""Measures how long a cluster's run stands still after its learner's pod is deleted, and which containers restart.
+"""Measures how long a cluster's run stops after its learner's pod is deleted, and which containers restart.
 
 Needs a run with at least 2 actors that trains, such as `actorq cluster up tests/cluster/endless -n NAMESPACE`.
 """
@@ -31,7 +31,7 @@ _WATCH_S = 0.1
 
 
 class Learner:
-    """The run's learner, asked directly in its pod, whether the pod is ready or not."""
+    """The run's learner. Calls go directly to its pod, even if the pod is not ready."""
 
     def __init__(self, cluster: Cluster, certificates: Certificates | None) -> None:
         self.cluster = cluster
@@ -61,7 +61,7 @@ class Learner:
                         if condition(status):
                             return
                 except UnavailableError:
-                    # Each attempt has another port in its message. One line is enough.
+                    # The message of each attempt has another port. One line is enough.
                     raise UnavailableError("the learner does not answer yet") from None
                 raise UnavailableError("the learner ended the stream of its status")
 
@@ -109,7 +109,7 @@ def restarts(cluster: Cluster) -> dict[str, int]:
 
 
 def restarted(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    """How often each pod restarted in between. A replaced pod counts as 1."""
+    """Number of restarts of each pod between the two. A replaced pod counts as 1."""
     return {
         name: times for name, count in before.items() if (times := after[name] - count if name in after else 1) != 0
     }

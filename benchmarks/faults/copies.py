@@ -3,9 +3,9 @@
 Copy: a second learner starts in a copy of the learner's folder, with the same quantizer, and is started again when it
 ends. The benchmark counts how often the other learner became the publisher.
 
-Snapshot: the folders of learner and quantizer are copied during training. The run goes on, its processes are killed,
-and the copies take the place of the folders. The learner's folder is restored with `actorq restore` unless
-`--without-restore` is given. The benchmark compares the contents of all versions that were served, before and after.
+Snapshot: the folders of learner and quantizer are copied during training. The run continues, its processes are killed,
+and the copies replace the folders. The learner's folder is restored with `actorq restore` unless `--without-restore` is
+given. The benchmark compares the contents of all versions that were served, before and after.
 """
 
 import argparse
@@ -37,12 +37,12 @@ _SETTINGS = (
 )
 _START_S = 90.0
 _POLL_S = 0.05
-# The next learner is there, and has published.
+# The next learner has started and published.
 _GOES_ON_VERSIONS = 5
 
 
 class Watcher:
-    """Notes the content of each version that a quantizer serves, over restarts of the quantizer."""
+    """Records the content of each version that a quantizer serves, across restarts of the quantizer."""
 
     def __init__(self, address: str) -> None:
         self._client = QuantizerClient(address)
@@ -70,7 +70,7 @@ class Watcher:
 
 
 def switches(publications: list[str]) -> int:
-    """How often another learner than the one before has published."""
+    """Number of changes of the publishing learner."""
     return sum(one != other for one, other in pairwise(publications))
 
 
@@ -84,7 +84,7 @@ class Learners:
         """The learners' names in the order of their publications."""
 
     def poll(self) -> None:
-        """Record who has published since the last call."""
+        """Record which learner has published since the last call."""
         for name, client in self._clients.items():
             try:
                 emitted = client.status().emitted
@@ -116,7 +116,7 @@ class Run:
         self.start_learner(fleet, "learner", self.learner, "actor")
 
     def start_learner(self, fleet: Fleet, name: str, folder: Path, actor: str) -> None:
-        """Start a learner in this folder, and an actor of it."""
+        """Start a learner in this folder, and an actor that connects to it."""
         quantizer = ("--quantizer", self.addresses["quantizer"])
         own = ("--listen", self.addresses[name], "--run-directory", str(folder), "--resume")
         fleet.start(name, "learner_service", *_SETTINGS, *own, *quantizer)
@@ -133,7 +133,7 @@ def _fleet(run: Run) -> Iterator[Fleet]:
 
 
 def copy(root: Path, seconds: float) -> dict[str, Any]:
-    """Start a learner in a copy of a run's folder, beside the learner of the run."""
+    """Start a learner in a copy of a run's folder, in parallel to the learner of the run."""
     run = Run(root)
     learners = Learners({name: run.addresses[name] for name in ("learner", "copy")})
     with _fleet(run) as fleet:
@@ -165,7 +165,7 @@ def copy(root: Path, seconds: float) -> dict[str, Any]:
 
 
 def snapshot(root: Path, seconds: float, restores: bool) -> dict[str, Any]:
-    """Let a run train on after a snapshot of its folders, and go on from the snapshot."""
+    """Let a run continue after a snapshot of its folders, then restore the snapshot."""
     run = Run(root)
     watcher = Watcher(run.addresses["quantizer"])
     with _fleet(run) as fleet:
@@ -173,7 +173,7 @@ def snapshot(root: Path, seconds: float, restores: bool) -> dict[str, Any]:
         if until(lambda: watcher.newest >= 3, _START_S) is None:
             raise ActorQError(f"the run did not start; see {root / 'logs'}")
         until(lambda: False, seconds / 4)
-        # As a snapshot of a volume, which has one moment.
+        # The processes are stopped, because a snapshot of a volume is also taken at one moment.
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for name in ("learner", "quantizer"):
                 fleet.signal(name, number)
@@ -213,7 +213,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 MEANINGS = (
     Meaning(
         "switches of the publisher beside a copied folder",
-        "How often do a learner and its copy take turns in publishing policies?",
+        "How often do a learner and its copy alternate in publishing policies?",
         "A copied folder disturbs the run.",
     ),
     Meaning(
@@ -224,7 +224,7 @@ MEANINGS = (
     Meaning(
         "versions with two contents after a restored snapshot",
         "How many policy versions have two contents after a snapshot is restored?",
-        "Actors may hold another policy than the one that the run names.",
+        "Actors may use another policy than the run records.",
     ),
 )
 

@@ -80,7 +80,7 @@ def _training_state(training: Training) -> State:
     assert isinstance(training.replay, ReplayBuffer)
     drawn = training.replay.draw(_DRAWN)[0].returns if training.replay.transitions else np.zeros(1)
     if not np.isfinite(drawn).all():
-        raise ValueError("the replay hands out returns that are not finite")
+        raise ValueError("the replay returns values that are not finite")
     digest = hashlib.sha256()
     for name, tensor in sorted(training.algorithm.state().items()):
         digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())

@@ -1,4 +1,5 @@
-"""Floods a quantizer with HTTP/2 frames that belong to no call, and measures its memory and its answers to others.
+"""Floods a quantizer with HTTP/2 frames that belong to no call, and measures its memory and its answers to other
+clients.
 
 Each sender opens its connection again when the service closes it.
 """
@@ -84,7 +85,7 @@ def _senders(count: int, address: tuple[str, int], one: bytes) -> Iterator[None]
 
 
 def _answer_s(address: str) -> float:
-    """Seconds until a new client has an answer; the longest wait without one."""
+    """Seconds until a new client gets an answer; without an answer the longest wait."""
     begun = time.monotonic()
     with (
         contextlib.suppress(grpc.RpcError),
@@ -121,7 +122,7 @@ MEANINGS = (
     Meaning(
         r"bytes of memory, (?P<kind>.+) frames",
         "How much memory does a quantizer use under a flood of frames?",
-        "A hostile client can use up the memory of the quantizer's machine.",
+        "A hostile client can exhaust the memory of the quantizer's machine.",
         unit=" MB",
         scale=1e-6,
         case="{kind} frames",

@@ -1,9 +1,9 @@
-"""Deletes the volumes and pods of a TrainingRun, which goes on from object storage. Also times starts.
+"""Deletes the volumes and pods of a TrainingRun, which continues from object storage. Also times starts.
 
 The learner copies checkpoints to S3. In the middle of training, the volumes of learner and quantizer and all pods are
-deleted without a grace period. The learner may still send its last checkpoint. The benchmark counts what the next
-learner no longer has. Then TrainingRuns and plain manifests start in turn, from `kubectl apply` to the first
-environment step.
+deleted without a grace period. The learner may still send its last checkpoint. The benchmark counts the steps and
+updates that the next learner lacks. Then TrainingRuns and plain manifests start in turn, from `kubectl apply` to the
+first environment step.
 
 Needs a cluster with the operator (k8s/operator), an empty namespace that may have runs (k8s/operator-access), and an
 S3 server that pods can reach. Its credentials are AWS_* variables:
@@ -42,11 +42,11 @@ _TEMPLATE = _ROOT / "examples" / "trainingrun" / "cartpole.yaml"
 _PLAIN = _ROOT / "k8s" / "overlays" / "development"
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
 _SECRET = "object-storage"
-# Nobody reaches it.
+# An unreachable target.
 _ENDLESS = {"target_return": 100_000, "max_environment_steps": 100_000_000}
 _CHANGE_S = 1
 _GONE_S, _KUBECTL_S = 180.0, 120.0
-# A TrainingRun may take so many times as long as plain manifests.
+# Maximum start time of a TrainingRun, relative to plain manifests.
 _MOST_TIMES = 1.2
 
 
@@ -69,7 +69,7 @@ def lost_seconds(seen: Sequence[Moment], steps: int) -> float:
 
 
 def training_run(name: str, **config: Any) -> Object:
-    """A TrainingRun of the example, in plain text like the overlay of plain manifests. Nothing of it stays."""
+    """A TrainingRun of the example, without TLS like the overlay of plain manifests. None of its objects stay."""
     manifest: Object = yaml.safe_load(_TEMPLATE.read_text(encoding="utf-8"))
     manifest["metadata"]["name"] = name
     manifest["spec"] |= {"tls": {"mode": "none"}, "checkpoint": {"retain": False}}
@@ -83,7 +83,7 @@ def lose(cluster: Cluster) -> None:
         cluster.delete("v1", VOLUME, name_of(each))
     options = client.V1DeleteOptions(grace_period_seconds=0)
     for pod in access.pods_of(cluster):
-        # Some may be gone already.
+        # Some may have been deleted already.
         with suppress(client.ApiException):
             cluster.core().delete_namespaced_pod(name_of(pod), cluster.namespace, body=options)
 
@@ -206,7 +206,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     manifests = ("-k" if plain.is_dir() else "-f", str(plain))
 
     def as_training_run(pair: int) -> float:
-        # Another name each time: the objects of the last one may still be there.
+        # A new name each time, because objects of the last run may still exist.
         with file_of(training_run(f"started-{pair}")) as file:
             return start(cluster, "-f", file)
 

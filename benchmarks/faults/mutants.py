@@ -1,11 +1,11 @@
-"""Changes the project's glue in one place at a time, and checks that a test notices.
+"""Changes the project's glue code in one place at a time, and checks that a test fails.
 
 The glue is the code that connects tested parts. A mutant is a copy of the project with one changed comparison,
-constant, operator, call or condition. A mutant is killed if a test of its room fails or exceeds the time limit. The
-tests that reach the changed line run first, in order of their duration. If none of them fails, all tests of the room
+constant, operator, call or condition. A mutant is killed if a test of its folder fails or exceeds the time limit. The
+tests that reach the changed line run first, in order of their duration. If none of them fails, all tests of the folder
 run, because tests that start processes reach lines too. The sample follows from the seed, which is printed. Survivors
-are listed with their lines. With --killed, killed mutants are remembered in a file, and are not tried again: after an
-interruption, or after a test was added, only the others run.
+are listed with their lines. --killed records killed mutants in a file. They are not tried again: after an interruption,
+or after a test was added, only the others run.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from benchmarks.harness import Target, run_benchmark
 
 _ROOT = Path(__file__).parents[2]
 _LEAST_KILLED = 0.95
-# Of all tests of a room. A single test has 60 s.
+# Limit for all tests of a folder. A single test has 60 s.
 _LIMIT_S = 900.0
 # Largest number of tests that reach a line and run first.
 _MOST_FIRST = 60
@@ -69,7 +69,7 @@ GLUE: dict[str, tuple[str, ...]] = {
     "actorq/watchdog.py": ("tests/actor_service", "tests/quantizer_service/emission"),
     "actorq/transport/reconnect.py": ("tests/actorq/transport",),
 }
-# Tests of every module: rules that all sources keep.
+# Tests of every module: rules for all sources.
 RULES = ("tests/test_architecture.py::test_no_process_waits_for_its_threads_at_its_end",)
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -120,7 +120,7 @@ def mutants(file: str, source: str) -> Iterator[Mutant]:
 
 
 def _checks(tree: ast.AST) -> Iterator[ast.AST]:
-    """What only forbids a mistake: options of a class such as `frozen`, and `strict` of zip."""
+    """Code that only prevents mistakes: options of a class such as `frozen`, and `strict` of zip."""
     for node in ast.walk(tree):
         for part in node.decorator_list if isinstance(node, ast.ClassDef) else ():
             yield from ast.walk(part)
@@ -159,7 +159,7 @@ def _is_log(call: ast.Call) -> bool:
 
 
 def sample(sources: Mapping[str, str], seed: int, count: int) -> list[Mutant]:
-    """Random mutants of files, by their names. A small change of a file leaves most of the sample as it is."""
+    """Random mutants of files, by their names. A small change of a file does not change most of the sample."""
     found: dict[str, Mutant] = {}
     seen: Counter[str] = Counter()
     for file, source in sources.items():
@@ -188,7 +188,7 @@ def _is_killed(mutant: Mutant, project: Path, reach: "Reach") -> bool:
     file.write_text(mutant.source, encoding="utf-8")
     try:
         first = (*RULES, *reach.tests(mutant.file, mutant.line))
-        # pytest ends with 4 if it does not find a test by its name: then only the whole room can tell.
+        # pytest ends with 4 if it does not find a test by its name. Then only all tests of the folder give an answer.
         return _fails(project, first, passing=(0, 4)) or _fails(project, GLUE[mutant.file])
     finally:
         file.write_text(original, encoding="utf-8")

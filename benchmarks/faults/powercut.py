@@ -5,8 +5,8 @@
 The run's folder is on an ext4 file system in an image file. For a cut, the learner is frozen and the image is copied.
 The copy has the data that the kernel had written to the disk, and nothing from the page cache. Then the learner is
 killed. The next one resumes from the copy with another boot id, as after a reboot. Quantizer and actors keep running.
-Actors note the checksum of each segment and the learner's answers about it. After each cut the copy is compared with
-these notes. Needs root, mkfs.ext4 and loop devices.
+Actors record the checksum of each segment and the learner's answers about it. After each cut the copy is compared with
+these records. Needs root, mkfs.ext4 and loop devices.
 """
 
 import argparse
@@ -109,7 +109,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     return figures, [
         Target("promised segments lost", sum(cut.lost for cut in cuts), 0),
         Target("segments stored twice", sum(cut.twice for cut in cuts), 0),
-        Target("acknowledged segments that asking again did not bring", sum(cut.missing for cut in cuts), 0),
+        Target("acknowledged segments that were not resent after a request", sum(cut.missing for cut in cuts), 0),
         Target("checkpoints ahead of their replay", sum(cut.checkpoint > cut.replay for cut in cuts), 0),
         Target("runs resumed", resumed, arguments.cuts, at_most=False),
     ]

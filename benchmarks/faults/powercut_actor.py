@@ -1,4 +1,4 @@
-"""An actor that notes its segments and the learner's answers: `python -m benchmarks.faults.powercut_actor`.
+"""An actor that records its segments and the learner's answers: `python -m benchmarks.faults.powercut_actor`.
 
 The file in POWERCUT_LEDGER gets one JSON object per line. A line with "made" has a segment's sequence and the checksum
 of its observations. The other lines have the highest sequences that the learner reported as stored and as durable.

@@ -1,9 +1,9 @@
 """Queues many TrainingRuns, with few at a time, and kills their operator at random times.
 
-Each run must end solved, once, and its steps must never fall. After the TrainingRuns are deleted, nothing of them may
-be left. All are made suspended and resumed one by one, as a queue such as Kueue does. Needs a cluster with the operator
-(k8s/operator) and an empty namespace that may have runs (k8s/operator-access):
-`python -m benchmarks.faults.training_runs -n NAMESPACE`.
+Each run must end solved, once, and its steps must never fall. After the TrainingRuns are deleted, none of their objects
+may be left. All are made suspended and resumed one by one, like in a queue such as Kueue. Needs a cluster with the
+operator (k8s/operator) and an empty namespace that may have runs (k8s/operator-access): `python -m
+benchmarks.faults.training_runs -n NAMESPACE`.
 """
 
 import argparse
@@ -38,7 +38,7 @@ _LEAST_S, _MOST_S = 5.0, 30.0
 
 
 class Queue:
-    """The TrainingRuns, and what was seen of them."""
+    """The TrainingRuns, and their observed states."""
 
     def __init__(self, cluster: Cluster, runs: int, at_most: int) -> None:
         self._cluster = cluster
@@ -59,7 +59,7 @@ class Queue:
             self._cluster.apply({**template, "metadata": {"name": name}, "spec": spec})
 
     def step(self) -> int:
-        """Look once, and resume runs while few are active. Returns the number of runs that are over."""
+        """Check the runs once, and resume runs while few are active. Returns the number of runs that are over."""
         found = {name_of(each): each for each in self._cluster.list(API_VERSION, KIND)}
         over = {name for name in self.names if "finishedAt" in part(found[name], "status")}
         waiting = [name for name in self.names if found[name]["spec"].get("suspend")]
@@ -85,7 +85,7 @@ class Queue:
         return sum(len(uids) - 1 for uids in self._learners.values())
 
     def clean(self) -> list[str]:
-        """Delete the TrainingRuns. Returns what is left of them after a while."""
+        """Delete the TrainingRuns. Returns their remaining objects after a while."""
         for name in self.names:
             self._cluster.delete(API_VERSION, KIND, name)
         deadline = time.monotonic() + _CLEAN_S
@@ -103,7 +103,7 @@ class Queue:
 
 
 class Killer(threading.Thread):
-    """Deletes the pod of the leading operator now and then, with a grace period of 0 seconds."""
+    """Deletes the pod of the leading operator from time to time, with a grace period of 0 seconds."""
 
     def __init__(self, system: Cluster, kills: int, seed: int) -> None:
         super().__init__(daemon=True)

@@ -3,8 +3,8 @@
     python -m benchmarks.hidden python -m benchmarks.policy.inference --check
 
 It needs gcc, Linux on x86-64, and a processor that can let the instruction cpuid fail (Intel's since 2012; in
-/proc/cpuinfo the flag cpuid_fault). Elsewhere `qemu-x86_64 -cpu Haswell` shows the same arithmetic, but no speed.
-Caches and clock stay those of the real processor. Results name the hidden instructions beside it.
+/proc/cpuinfo the flag cpuid_fault). On other machines `qemu-x86_64 -cpu Haswell` has the same arithmetic, but not the
+speed. Caches and clock are those of the real processor. Results list the hidden instructions with the processor.
 """
 
 import os
@@ -28,7 +28,7 @@ def is_hidden() -> bool:
 def hiding(folder: Path) -> Mapping[str, str]:
     """Environment variables of a process with hidden instructions. The library is built in the folder.
 
-    Raises UserError where that is not possible.
+    Raises UserError if that is not possible.
     """
     library = folder / _NAME
     try:

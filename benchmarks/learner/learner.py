@@ -54,7 +54,7 @@ _OURS, _BF16, _COMPILED = "actorq", "actorq bf16", "actorq compiled"
 _THEIRS, _CLEANRL = "Stable-Baselines3", "CleanRL's update"
 # Speed relative to Stable-Baselines3 in the faster precision; for D4PG, speed of bf16 relative to fp32.
 _TARGETS = {"dqn": 1.5, "td3": 3.0, "sac": 3.0, "d4pg": 1.4}
-# These rest on products in bfloat16.
+# These depend on products in bfloat16.
 _NEEDS = {"td3": BFLOAT16, "sac": BFLOAT16, "d4pg": BFLOAT16}
 
 # The groups of --profile, by parts of the names of torch's operations. The rest are small operations and autograd's.

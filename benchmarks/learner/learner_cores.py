@@ -108,7 +108,7 @@ def _with_threads(threads: int, run: Callable[[], object]) -> Callable[[], objec
 
 
 def _auto(config: RunConfig) -> int:
-    """The number of threads that the learner takes here."""
+    """The number of threads that the learner chooses here."""
     chosen = choose(config, HALF_CHEETAH, torch.device("cpu"))
     assert chosen is not None
     return chosen.chosen

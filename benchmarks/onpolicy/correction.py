@@ -1,9 +1,9 @@
-"""What importance weights are worth: coarse rounding, and forced staleness, with and without them.
+"""The effect of importance weights under coarse rounding, and under forced staleness.
 
 Rounding: PPO with int4 actors whose first and last layers are quantized too, without a fidelity gate. Staleness: IMPALA
 with four actors that act with the policy of eight versions before the newest. Each is compared with the same run
 without weights, and with a reference run: FP32 actors, or no lag. At the end the FP32 policy of each run plays new
-episodes. The figure therefore leaves out the cost of rounding at the end.
+episodes. The figure therefore excludes the cost of rounding at the end.
 
 Targets. Rounding: on at least one task the mean of the corrected seeds is within one sample standard deviation of the
 reference, and that of the uncorrected seeds is not. Staleness: the corrected mean is within one standard deviation of
@@ -136,10 +136,10 @@ MEANINGS = (
 
 
 def verdicts(tasks: Sequence[Task], runs: Sequence[Run]) -> list[Target]:
-    """Rounding: the largest harm of no correction that correction prevents. Staleness: corrected against no lag."""
+    """Rounding: the largest loss without correction that correction prevents. Staleness: corrected against no lag."""
 
     def behind(task: Task, variant: str) -> float:
-        """How many standard deviations of the reference a variant's mean is below the reference's mean."""
+        """The distance of a variant's mean below the reference's mean, in standard deviations of the reference."""
         sides = {
             side: [run["mean_return"] for run in runs if (run["task"], run["side"]) == (task.name, side)]
             for side in (REFERENCE, variant)

@@ -1,6 +1,6 @@
 """`python -m benchmarks.onpolicy.lagging_actor`: an actor with the policy of eight versions before the newest.
 
-`actorq train --actor-module` with its name starts it. Each segment tells the version that really acted.
+`actorq train --actor-module` with its name starts it. Each segment records the version that really acted.
 """
 
 import sys

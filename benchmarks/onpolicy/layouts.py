@@ -1,4 +1,4 @@
-"""Environment steps per second of synchronous PPO beside asynchronous PPO, by number of actors and of segments.
+"""Environment steps per second of synchronous and asynchronous PPO, by number of actors and of segments.
 
 In a synchronous run each actor waits for the policy that learned from its last rollout. The benchmark runs both kinds
 in turns on CartPole, with rollouts of some segments of each actor. The figure is the median over repeats of the steps

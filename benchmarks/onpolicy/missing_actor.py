@@ -1,8 +1,7 @@
-"""What a synchronous run loses when one of its actors stops: environment steps per second before and after.
-
-Services of PPO on CartPole run on this machine, with `actorq train`. One actor is stopped with SIGSTOP, so that nobody
-starts another. After ten seconds the others take its share of each rollout. The figure is the median over repeats of
-the steps per second from then on, over those before.
+"""Environment steps per second of a synchronous run before and after one of its actors stops. `actorq train` runs PPO
+on CartPole on this machine. SIGSTOP stops one actor, so that it is not restarted. After ten seconds the other actors
+collect its share of each rollout. The figure is the median over repeats of the steps per second after that, relative to
+those before the stop.
 """
 
 import argparse
@@ -27,7 +26,7 @@ from benchmarks.harness import Target, run_benchmark
 
 _ENVIRONMENTS, _SEGMENT, _SEGMENTS = 8, 32, 2
 _START_S, _END_S = 60.0, 60.0
-# The share of a missing actor goes to the others after this time.
+# After this time the other actors collect the share of a missing actor.
 _PATIENCE_S = 10.0
 
 
@@ -53,7 +52,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 
 def targets(figures: dict[str, Any]) -> list[Target]:
-    """A missing actor costs its own share, at most."""
+    """Targets: a missing actor costs at most its own share."""
     return [
         Target(
             f"{row['actors']} actors: steps/s without one of them over those before",

@@ -14,14 +14,12 @@ from typing import Any
 class Task:
     """An environment with PPO's hyperparameters. All others are equal by default.
 
-    environments, horizon: number of environments, and steps of each per rollout.
-    steps: environment steps of a run.
-    anneal, anneal_clip: whether the step size and the clipping bound fall to 0 linearly.
-    normalize: running normalization of observations and rewards.
-    largest_action: bound of the environment's actions. Stable-Baselines3's policy tells actions, with a standard
-        deviation of 1 at first. ActorQ's tells shares of this bound.
+    environments, horizon: number of environments, and steps of each per rollout. steps: environment steps of a run.
+    anneal, anneal_clip: whether the step size and the clipping bound fall to 0 linearly. normalize: running
+    normalization of observations and rewards. largest_action: bound of the environment's actions. Stable-Baselines3's
+    policy outputs actions, with an initial standard deviation of 1. ActorQ's outputs fractions of this bound.
     synchronous: whether ActorQ's actor waits for each new policy, as Stable-Baselines3 does. Otherwise it collects
-        meanwhile, and the data are one or two versions old.
+    meanwhile, and the data are one or two versions old.
     """
 
     environment: str
@@ -77,7 +75,8 @@ class Task:
             "ppo.clip": self.clip,
             "ppo.clip-end": 0 if self.anneal_clip else "none",
             "ppo.value-clip": "none",
-            # Stable-Baselines3's value loss is (V - R)^2, of which it takes 0.5. ActorQ's is half of this square.
+            # Stable-Baselines3's value loss is (V - R)^2 with the weight 0.5. ActorQ's loss already is half of this
+            # square.
             "ppo.value-cost": 1.0,
             "ppo.log-std": -math.log(self.largest_action),
             "ppo.entropy-cost": self.entropy_cost,

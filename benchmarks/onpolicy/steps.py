@@ -1,8 +1,8 @@
-"""Environment steps per second of a whole on-policy run: actor, wire, queue and learner on this machine.
+"""Environment steps per second of a whole on-policy run: actor, messages, queue and learner on this machine.
 
 The run trains PPO on CartPole with one epoch in large minibatches, without a target, for a fixed number of environment
 steps. The figure is the median over runs of the steps per second from the first stored transition to the last. The
-shares tell who was the limit: the learner that starved, or the actors that waited.
+shares show the limit: the learner if actors waited, or the actors if the learner starved.
 """
 
 import argparse

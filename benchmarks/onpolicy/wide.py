@@ -54,7 +54,7 @@ def _ppo(environment: str, target: float, steps: int, *flags: str, width: int = 
     return Task(environment, "ppo", width, target, steps, flags)
 
 
-# Width 256 is reported beside, without targets.
+# Width 256 is also reported, without targets.
 TASKS = (
     _ppo("CartPole-v0", 195.0, 300_000, "--ppo.discount", "0.98", "--ppo.gae-lambda", "0.8"),
     _ppo("Pendulum-v1", -300.0, 500_000, "--ppo.discount", "0.9"),

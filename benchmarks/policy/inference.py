@@ -6,12 +6,12 @@ uses one thread in inference mode, from and to numpy arrays. All take turns in e
 repeats; ratios are over ONNX Runtime fp32. The cold table times single calls after a pass over memory that empties the
 processor's caches, as an environment's step does.
 
-Policies have the weight encoding that an actor takes on this processor. int8 is also timed in the other encoding where
-that one is exact: the price of unsigned weights with an int8 dot product. Without a dot product it is also timed with
-weights of 7 bits. These are signed, and exact there, but they stand for other numbers. ActorQ has no such scheme.
+Policies have the weight encoding of an actor on this processor. int8 is also timed in the other encoding if that is
+exact. This shows the cost of unsigned weights with an int8 dot product. Without a dot product it is also timed with
+weights of 7 bits. These are signed and exact there, but represent other numbers. ActorQ has no scheme with 7 bits.
 
-auto is an actor's choice (`actor_service.policies.selection.select`, with its own short timing). Its regret is how much
-slower it is than the fastest candidate by this timing. Where the two differ, they are timed once more on their own,
+auto is an actor's choice (`actor_service.policies.selection.select`, with its own short timing). Its regret is its
+relative slowness against the fastest candidate by this timing. If the two differ, they are timed again separately,
 because the lowest of many medians is biased low.
 """
 
@@ -49,7 +49,7 @@ D4PG_WIDTHS = (256, 1024)
 COLD_WIDTHS, COLD_BATCHES = (64, 128, 256, 512), (1, 8)
 SLICE_S = 0.008
 SEVEN_BITS = "int8, 7 bits"
-# Targets: network, batch, scheme, the scheme that it is compared with, the least ratio, what it needs.
+# Targets: network, batch, scheme, the compared scheme, the least ratio, and the needed feature of the processor.
 BOUNDS = (
     ("mlp 2048", 1, "int8", FP32, 6.0, DOT_PRODUCT),
     ("mlp 256", 32, "int8", FP32, 1.8, DOT_PRODUCT),
@@ -109,7 +109,7 @@ def emitted(network: PolicyNetwork) -> dict[str, Policy]:
 
 
 def compared(policies: Mapping[str, Policy], here: Arithmetic) -> dict[str, Policy]:
-    """int8 in further forms that are exact on a processor of this arithmetic: the other encoding, or 7 bits."""
+    """int8 in other forms that are exact on a processor with this arithmetic: the other encoding, or 7 bits."""
     policy = policies.get("int8")
     if policy is None:
         return {}
@@ -151,8 +151,8 @@ MEANINGS = (
     ),
     Meaning(
         r"auto's regret in percent \(worst at (?P<where>.+), where it takes (?P<scheme>.+)\)",
-        "How much faster is the best scheme than the one that `auto` takes?",
-        "At worst `--scheme auto` costs this share of an answer's time. A named scheme avoids it.",
+        "How much faster is the best scheme than the choice of `auto`?",
+        "At worst `--scheme auto` costs this share of an answer's time. A fixed scheme avoids it.",
         unit="%",
         case="{where}",
     ),

@@ -39,9 +39,8 @@ def tight(
 def slowness(
     call: Call, other: Call, repeats: int, slice_s: float, clock: Callable[[], float] = time.thread_time
 ) -> float:
-    """How many times as long as another call a call takes: the median over pairs of slices.
-
-    The two slices of a pair follow each other, so a change of the machine's speed counts in one pair at most.
+    """The time of a call relative to another call: the median over pairs of slices. The two slices of a pair follow
+    each other, so a change of the machine's speed affects at most one pair.
     """
     slices = _slices({"call": call, "other": other}, repeats, slice_s, clock)
     return statistics.median(mine / its for mine, its in zip(slices["call"], slices["other"], strict=True))

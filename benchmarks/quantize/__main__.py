@@ -1,10 +1,10 @@
 """Quantizes policies of ten libraries, checks the printed errors, and compares with onnxruntime.quantization.
 
 Each library builds its policies, and this benchmark exports them (see models). The schemes are compared as in `actorq
-quantize`, on random rows and at a batch of 1. Then every emitted policy runs beside fp32, with ONNX Runtime and numpy
-only: the printed errors must be the measured ones. The scheme that `auto` takes at a batch stands beside what
-onnxruntime.quantization makes of the same file with its defaults: dynamic for int8 and int8-weights, static for
-int8-static, blocks for int4. Sizes and errors are those of the scheme at a batch of 1.
+quantize`, on random rows and at a batch of 1. Then every emitted policy and fp32 run with ONNX Runtime and numpy only:
+the printed errors must equal the measured ones. The choice of `auto` at a batch is compared with
+onnxruntime.quantization on the same file, with its defaults: dynamic for int8 and int8-weights, static for int8-static,
+blocks for int4. Sizes and errors are those of the scheme at a batch of 1.
 """
 
 import argparse
@@ -107,7 +107,7 @@ def compared(model: Model) -> dict[str, Any]:
 
 
 def _largest_difference(comparison: Comparison, feeds: Feeds, discrete: bool) -> float:
-    """The largest difference of a printed and a measured mean or largest error, in percent."""
+    """The largest difference between printed and measured errors (mean or largest), in percent."""
     with redirect_stdout(StringIO()) as printed:
         print_table(comparison, BATCHES, FP32)
     expected = by_rows(comparison.of(FP32).model, feeds)
@@ -139,9 +139,8 @@ def by_rows(model: bytes, feeds: Feeds) -> NDArray[Any]:
 
 
 def _relative_time(models: Mapping[str, bytes], feeds: Feeds, batch: int) -> float:
-    """The time of one call of our model over that of theirs: the median of several sessions of both.
-
-    How fast a session is depends on where its weights lie in memory.
+    """The time of one call of our model relative to theirs: the median of several sessions of both. The speed of a
+    session depends on the place of its weights in memory.
     """
     rows = {name: np.take(array, np.arange(batch) % len(array), axis=0) for name, array in feeds.items()}
     ratios = []
@@ -155,7 +154,7 @@ def _relative_time(models: Mapping[str, bytes], feeds: Feeds, batch: int) -> flo
 def _relative_size_and_error(
     models: Mapping[str, bytes], fp32: bytes, feeds: Feeds, discrete: bool
 ) -> dict[str, float]:
-    """Bytes and mean error of our model over those of theirs."""
+    """Bytes and mean error of our model relative to theirs."""
     expected = by_rows(fp32, feeds)
     errors = {name: relative_errors(expected, by_rows(each, feeds), discrete).mean() for name, each in models.items()}
     return {
@@ -174,7 +173,7 @@ def _of_onnxruntime(path: Path, scheme: str, feeds: Feeds) -> bytes:
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
         from onnxruntime.quantization.onnx_model import ONNXModel
 
-        # Their tool leaves Gemm in float.
+        # Their tool keeps Gemm in float.
         products = ONNXModel(onnx.load(path))
         products.replace_gemm_with_matmul()
         quantizer = MatMulNBitsQuantizer(products.model, block_size=128, is_symmetric=True, accuracy_level=4)
@@ -198,7 +197,7 @@ class _Reader:
 
 
 def targets(rows: list[dict[str, Any]]) -> list[Target]:
-    """What the command must show on these policies."""
+    """The targets of the command on these policies."""
     taken = [row for row in rows if "refused" not in row]
 
     def of(name: str) -> list[float]:

@@ -1,8 +1,8 @@
 """Untrained policies of ten libraries from PyPI, each built by its own package.
 
-Tested versions: stable-baselines3 2.9.2, sb3-contrib 2.9.2, d3rlpy 2.8.1, tianshou 2.0.1 and torchrl 0.14.1. Also
-skrl 2.1.1, rsl-rl-lib 5.5.1, pfrl 0.4.0, elegantrl 0.3.6 and rl-games 1.6.5. They are no dependencies of the project.
-Each is imported only here.
+Tested versions: stable-baselines3 2.9.2, sb3-contrib 2.9.2, d3rlpy 2.8.1, tianshou 2.0.1 and torchrl 0.14.1. Also skrl
+2.1.1, rsl-rl-lib 5.5.1, pfrl 0.4.0, elegantrl 0.3.6 and rl-games 1.6.5. They are not dependencies of the project. Only
+this module imports them.
 """
 
 import functools
@@ -123,7 +123,7 @@ def _sb3_contrib() -> Iterator[Model]:
 
 def _d3rlpy() -> Iterator[Model]:
     algorithms, datasets = (importlib.import_module(f"d3rlpy.{name}") for name in ("algos", "dataset"))
-    # The library asks for opset 11 of torch's first exporter.
+    # The library requests opset 11 of torch's first exporter.
     torch.onnx.export = functools.partial(torch.onnx.export, dynamo=False)
     rng = np.random.default_rng(0)
     rows, ends = rng.standard_normal((200, SIZE)).astype(np.float32), np.arange(200) % 100 == 99

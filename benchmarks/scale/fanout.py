@@ -40,7 +40,7 @@ _BLOCK = 3
 
 
 class Subscribers:
-    """Processes of subscribers. Tells when all have a policy."""
+    """Processes of subscribers. Waits until all have a policy."""
 
     def __init__(self, logs: list[IO[str]]) -> None:
         self._logs = logs

@@ -116,7 +116,7 @@ class Simulation:
         self._pods.scale(1, 0.0)
 
     def run(self, seconds: float, needed: float) -> None:
-        """Let time pass with a learner that absorbs the output of `needed` actors."""
+        """Simulate a period with a learner that absorbs the output of `needed` actors."""
         self._needed = needed
         next_poll = self.now + self._autoscaler.period_s
         for _ in range(round(seconds / _STEP_S)):

@@ -73,7 +73,7 @@ class Task:
 
     @property
     def folder(self) -> str:
-        """A name for files."""
+        """The name of the task in file names."""
         return self.name.replace("/", "-")
 
 
@@ -102,7 +102,8 @@ def _d4pg(name: str, width: int, target: float, steps: int, *flags: str, form: s
     explore = ("--d4pg.target-update-period", "10", "--exploration.noise", "1", "--evaluation.episodes", "5")
     flags = (*_ONE_BY_ONE, *sizes, *rates, *values, *explore, *flags)
     # With the default share of the machine, a run of a minute has only a few evaluations. An update of the critic costs
-    # little beside one of the wide policy, which then takes larger steps. The actor has most of the memory bandwidth.
+    # little compared with one of the wide policy, which then makes larger steps. The actor has most of the memory
+    # bandwidth.
     often = ("--evaluation.episodes", "3", "--evaluation.share", "0.1", "--d4pg.target-update-period", "20")
     critic = ("--d4pg.policy-delay", "8", "--d4pg.policy-learning-rate", f"{0.1024 / width:g}")
     rarely = ("--rate-limiter.samples-per-insert", "0.32", "--publication.period-updates", "32")

@@ -75,13 +75,13 @@ MEANINGS = (
     Meaning(
         "median seconds to the first int8 action",
         "How long does it take until an actor acts in int8?",
-        "The start of a run takes longer than planned. Only short runs notice it.",
+        "The start of a run takes longer than planned. This matters only for short runs.",
         unit=" s",
     ),
     Meaning(
         "median share of the evaluator in the energy",
         "What share of a short run's energy does the evaluator use?",
-        "In short runs evaluation costs more energy than planned.",
+        "In short runs, evaluation uses more energy than planned.",
         unit="%",
         scale=100,
     ),

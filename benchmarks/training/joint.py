@@ -4,11 +4,10 @@ Each row is a method of rlx2.py with one actor scheme, over the task's seeds. st
 become narrower during training. Return is the mean of the last quarter of the runs; it has no target. The policies of
 the last evaluations are then measured as they are in the quantizer's store:
 
-bytes:     size of the messages that carry a policy to an actor.
-us:        microseconds per call of the actor's own session, with one thread and the run's observations. All rows take
-           turns.
-FLOPs:     of one action, and of all updates of a run at the cost of its last update. From the run's summary, by the
-           formula of RLx2 (arXiv 2205.15043, appendix). They do not depend on the machine, unlike `us`.
+bytes: size of the messages that send a policy to an actor. us:        microseconds per call of the actor's own session,
+with one thread and the run's observations. All rows take turns. FLOPs:     of one action, and of all updates of a run
+at the cost of its last update. From the run's summary, by the formula of RLx2 (arXiv 2205.15043, appendix). They do not
+depend on the machine, unlike `us`.
 
 Targets: the joint gain of sparsity and int8, and the gain of int8 for the same sparse network. Runs of
 benchmarks.training.rlx2 in --directory are used again. The others are made. All must come from one commit on one

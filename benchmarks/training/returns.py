@@ -49,8 +49,8 @@ class Task:
         return f"{self.algorithm}/{self.environment}"
 
 
-# The preset's five episodes would end a run by luck where returns vary much between episodes. They vary most in
-# reacher-easy, whose episodes nearly all succeed or fail: a mean of 921 over 20 episodes was 775 over 50 new ones.
+# If returns vary much between episodes, the preset's five episodes could end a run by chance. They vary most in
+# reacher-easy, whose episodes succeed or fail: a mean of 921 over 20 episodes was 775 over 50 new ones.
 _MANY_EPISODES = ("--evaluation.episodes", "20")
 
 # Runs stop slightly above their target, because the last evaluation of a run is a lucky one.

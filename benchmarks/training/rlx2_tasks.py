@@ -29,7 +29,7 @@ _DENSE = ("dense", "control")
 _CHANGES, _SMALLEST_REPLAY, _WARM_UP, _EVALUATIONS = 100, 5, 40, 40
 # Transitions per update of TD3 and SAC.
 _BATCH = 256
-# Share of a run, at its end, over which evaluations are averaged. A single one has too few episodes.
+# Share of a run, at its end, over which evaluations are averaged. A single evaluation has too few episodes.
 _SETTLED = 0.25
 # Lets the long tasks finish in one night on two cores. The paper has one update per step.
 _LONG_UPDATES_PER_STEP = 0.5

@@ -1,7 +1,7 @@
-"""Time of a sweep of CartPole-v1 on one machine: `actorq sweep` as a user runs it, whole processes and all.
+"""Time of a sweep of CartPole-v1 on one machine. It runs `actorq sweep` as a user does, with all of its processes.
 
 The sweep looks for the settings with the fewest environment steps until 20 greedy episodes of the int8 policy have a
-mean return of at least 475. It is killed once with SIGKILL, in the middle, and given again. Both parts count.
+mean return of at least 475. It is killed once in the middle with SIGKILL, and started again. Both parts count.
 """
 
 import argparse

@@ -1,11 +1,10 @@
-"""Environment steps of a warm start on a changed CartPole, beside those of a fresh run.
+"""Environment steps of a warm start on a changed CartPole, compared with a fresh run.
 
-For each seed, a run solves CartPole-v1 first. On a CartPole whose pole is twice as long, a fresh run, a run that
-begins with the networks of the first one (`--init-from`), and one that begins with its replay too (`--init-replay`)
-then train until 20 greedy episodes of the int8 policy have a mean return of at least 475. Steps are those of the
-changed CartPole alone. The fresh run has the defaults, which are tuned for it. The warm starts have a tenth of its step
-size: with the default of 0.01, the first updates of a new optimizer undo most of what the networks know. One seed gives
-no verdict.
+For each seed, a run solves CartPole-v1 first. On a CartPole whose pole is twice as long, a fresh run, a run that begins
+with the networks of the first one (`--init-from`), and one that begins with its replay too (`--init-replay`) then train
+until 20 greedy episodes of the int8 policy have a mean return of at least 475. Only steps of the changed CartPole
+count. The fresh run has the defaults, which are tuned for it. The warm starts have a tenth of its step size: with the
+default of 0.01, the first updates of a new optimizer destroy most of the learned weights. One seed gives no verdict.
 """
 
 import argparse
@@ -51,7 +50,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 
 def _starts(source: Path) -> dict[str, list[str]]:
-    """The flags of each way to begin."""
+    """The flags of each kind of start."""
     warm = ["--init-from", str(source), "--dqn.learning-rate", _SMALL_STEP]
     return {"fresh": [], "warm": warm, "warm_with_replay": [*warm, "--init-replay"]}
 
@@ -70,7 +69,7 @@ def _of_seed(directory: Path, seed: int, length: float, rest: Sequence[str]) -> 
 
 
 def _kept(run: dict[str, Any]) -> dict[str, Any]:
-    """The figures of a run. first_return: of its first evaluation, of one of its first policies."""
+    """The figures of a run. first_return: return of its first evaluation, which measures an early policy."""
     names = ("seed", "solved", "environment_steps", "updates", "wall_clock_s", "conditions")
     return {
         **{name: run[name] for name in names},
@@ -80,7 +79,9 @@ def _kept(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def targets(figures: dict[str, Any]) -> list[Target]:
-    """At most half of the steps, in the median of all seeds. An unsolved fresh run counts with its whole budget."""
+    """Targets: at most half of the steps, in the median of all seeds. An unsolved fresh run counts with its whole
+    budget.
+    """
     runs, medians = figures["runs"], figures["median_steps"]
     warm = [run[start] for run in runs for start in ("warm", "warm_with_replay")]
     solved = sum(run["solved"] and run["mean_return"] >= _TARGET_RETURN for run in warm)

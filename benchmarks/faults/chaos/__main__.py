@@ -86,8 +86,8 @@ class Chaos:
     ) -> None:
         """Start the services.
 
-        algorithm: a key of `OF_ALGORITHM`. relay: actors have their policies from a relay.
-        storage: the run is copied to object storage, replay included.
+        algorithm: a key of `OF_ALGORITHM`. relay: actors get their policies from a relay. storage: the run is copied to
+        object storage, including the replay.
         """
         self._rng = random.Random(seed)
         self._disk = disk if os.path.ismount(disk) else None
@@ -124,7 +124,7 @@ class Chaos:
             self.fleet.start(RELAY, "quantizer_service", "--upstream", upstream, "--listen", relay_address)
         peers = [f"--{peer}={self._links[f'actors-{peer}'].address}" for peer in ("learner", "quantizer")]
         for name in ACTORS:
-            # A mixed fleet: one actor takes the same policies in the encoding for another kind of processor.
+            # A mixed fleet: one actor requests the same policies in the encoding for another kind of processor.
             encoding = ("--weight-encoding", UNSIGNED) if name == ACTORS[-1] else ()
             self.fleet.start(name, "benchmarks.faults.chaos.actor", *given, *peers, "--name", name, *encoding)
         self.fleet.start("evaluator", "actor_service", *given, *peers, "--name", "evaluator", "--role", "evaluator")
@@ -141,7 +141,7 @@ class Chaos:
         self._disturbed: list[tuple[float, float]] = []
 
     def await_start(self) -> None:
-        """Wait until all services are connected and a policy has acted."""
+        """Wait until all services are connected and an actor acts with a policy."""
         if until(lambda: self._well(0), _RECOVERY_S) is None:
             raise SystemExit("the run did not start: see the logs")
         # Until now there was no learner.
@@ -157,7 +157,7 @@ class Chaos:
 
     def stop(self) -> None:
         """End the run as an operator does. The services save all acknowledged data."""
-        # A process that has just started can only be told that the run is over once it has joined.
+        # A new process learns about the end of the run only after it has joined.
         until(lambda: self.observer.newest.at > self.fleet.newest_start() + _SEEN_S and self._well(0), _RECOVERY_S)
         self.fleet.finish()
         with LearnerClient(self.learner_address) as client:
@@ -220,7 +220,7 @@ class Chaos:
         return (look.steps or 0) > before and look.connected >= set(_EVERYBODY) and look.quantizer_connected
 
     def _breaks_service(self, fault: Fault) -> bool:
-        """Whether the fault takes away the learner, the link to it, or the disk."""
+        """Whether the fault disables the learner, the link to it, or the disk."""
         return "learner" in fault.target.split("+") or fault.target in ("actors-learner", "disk")
 
 

@@ -1,4 +1,4 @@
-"""The faults: how each begins and ends, and their order, which follows from a seed."""
+"""The faults, with their beginning and end, in an order that follows from a seed."""
 
 import os
 import random

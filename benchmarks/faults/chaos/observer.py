@@ -1,4 +1,4 @@
-"""Observes the run from outside during the faults: its steps, its connections, the contents of each version."""
+"""Observes the run from outside during the faults: its steps, its connections, and the content of each version."""
 
 import hashlib
 import threading
@@ -41,7 +41,7 @@ def longest_standstill(looks: Sequence[Look], counts: Callable[[float], bool]) -
 
 
 class Observer:
-    """Asks the learner ten times per second, and watches the policies that are served, on direct connections.
+    """Asks the learner ten times per second, and watches the served policies, on direct connections.
 
     All threads continue after any failure.
     """
@@ -75,7 +75,7 @@ class Observer:
         return sorted({version for (version, _), contents in tuple(self._contents.items()) if len(contents) > 1})
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop the observation."""
         self._ended.set()
         self._threads[0].join()
 

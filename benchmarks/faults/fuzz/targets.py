@@ -66,7 +66,7 @@ class Target:
         return [*opening, self.hostile(rng)]
 
     def hostile(self, rng: random.Random) -> bytes:
-        """Random, mutated or crafted bytes. A method that ends something gets only bytes that are not a message."""
+        """Random, mutated or crafted bytes. A method that changes a run gets only invalid bytes."""
         for _ in range(100):
             data = self._hostile(rng)
             if not (self.ends_something and self.parses(data)):

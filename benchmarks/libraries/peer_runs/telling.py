@@ -15,7 +15,7 @@ def tell(event: str, **values: Any) -> None:
 
 
 def told(line: str) -> dict[str, Any] | None:
-    """The event of a line; None for a line of the library."""
+    """The event in a line; None for a line of the library."""
     if not line.startswith(MARK):
         return None
     event: dict[str, Any] = json.loads(line.removeprefix(MARK))

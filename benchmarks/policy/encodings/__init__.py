@@ -1,1 +1,1 @@
-"""What a second weight encoding costs the quantizer of a mixed fleet."""
+"""The cost of a second weight encoding in the quantizer of a mixed fleet."""

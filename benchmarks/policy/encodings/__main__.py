@@ -1,11 +1,10 @@
-"""What a mixed fleet costs its quantizer: versions in two weight encodings compared with versions in one.
+"""The cost of a mixed fleet in its quantizer: versions in two weight encodings compared with versions in one.
 
 Some actors of such a fleet have processors with an int8 dot product, and some have not. The quantizer emits each
-version once and makes the second encoding from the first. Two quantizers take the same versions in turn, each with a
-store of its own. One has watchers of one encoding, the other of both. The seconds are those until watchers are served:
-validation, quantization, the fidelity gate and the second encoding. Storing comes after that and is told apart.
-
-Both encodings stand for the same numbers. So their outputs are equal where the processor computes both exactly.
+version once and makes the second encoding from the first. Two quantizers receive the same versions in turn, each with
+its own store. One has watchers of one encoding, the other of both. The seconds are those until watchers are served:
+validation, quantization, the fidelity gate and the second encoding. Storing comes later and is reported separately.
+Both encodings represent the same numbers. Their outputs are therefore equal if the processor computes both exactly.
 """
 
 import argparse
@@ -34,7 +33,7 @@ from quantizer_service.store.store import PolicyStore
 SCHEMES = ("int8", "int8-static")
 WIDTHS = (256, 1024, 2048)
 BATCHES = (1, 8)
-# Seconds of a version in two encodings over those in one.
+# Seconds of a version in two encodings relative to one encoding.
 MOST = 1.3
 # The watched encodings of each quantizer.
 FLEETS = {"one": (SIGNED,), "two": WEIGHT_ENCODINGS}
@@ -82,7 +81,7 @@ def measure(network: PolicyNetwork, repeats: int) -> dict[str, Any]:
 
 
 def _publish_seconds(emitter: Emitter, checkpoint: Checkpoint, watched: Sequence[Variant]) -> tuple[float, float]:
-    """Seconds until the version may be served, and of its storing."""
+    """Seconds until the version may be served, and seconds of its storing."""
     served: list[float] = []
     started = time.perf_counter()
     emitter.publish(checkpoint, ["int8"], lambda policies: served.append(time.perf_counter()), watched)
@@ -90,7 +89,7 @@ def _publish_seconds(emitter: Emitter, checkpoint: Checkpoint, watched: Sequence
 
 
 def targets(widths: Mapping[int, Mapping[str, Any]]) -> list[Target]:
-    """For each width the price of the second encoding. Over all of them, the outputs that differ."""
+    """Targets: for each width the cost of the second encoding; over all widths, the number of different outputs."""
     found = [
         Target(f"width {width}: seconds of a version in two encodings over those in one", each["ratio"], MOST)
         for width, each in widths.items()

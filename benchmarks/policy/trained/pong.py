@@ -36,7 +36,7 @@ class Pong:
         self._ale.loadROM(ale_py.roms.get_rom_path("pong"))
         self._actions = [self._ale.getMinimalActionSet()[index] for index in _ACTIONS]
         self._ball_y = 0
-        # Games that begin alike stay alike, so each begins with a random number of idle steps.
+        # Games with the same start stay equal, so each begins with a random number of idle steps.
         for _ in range(np.random.default_rng(seed).integers(1, 31)):
             self._ale.act(self._actions[_STAY])
         self.frames = np.repeat(self._frame()[None], FRAMES[0], axis=0)
@@ -89,7 +89,7 @@ class PongCNN:
         self._seed, self._steps, self._updates = seed, steps, updates
 
     def train(self, progress: Progress) -> TrainedPolicy:
-        """Record the controller, clone it, and let the clone play to get the held-out frames."""
+        """Record the controller, clone it, and collect the held-out frames with the clone."""
         rng = np.random.default_rng(self._seed)
         frames, actions = _demonstrations(self._steps, rng)
         progress(f"{self.name}: {len(frames)} frames, counts of actions {np.bincount(actions).tolist()}")

@@ -41,7 +41,7 @@ class WalkerStand:
         self._seed, self._iterations, self._updates = seed, iterations, updates
 
     def train(self, progress: Progress) -> TrainedPolicy:
-        """Search, clone, and let the clone act to get the held-out observations."""
+        """Search, clone, and collect the held-out observations with the clone."""
         controller = search(self._iterations, self._seed, progress)
         observations, returns = _visited(controller, 20, self._seed + 1000, noise=0.2)
         progress(f"{self.name}: the controller's return is {np.mean(returns):.0f} of {EPISODE_STEPS}, with noise")
