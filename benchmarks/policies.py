@@ -133,7 +133,7 @@ def as_policy(graph: PolicyGraph, checkpoint: Checkpoint, scheme: str, emission:
 
 
 def stored_policy(store: PolicyReader, version: int, scheme: str) -> Policy | None:
-    """A policy of a run as an actor on this processor receives it, whatever encodings are stored; None without one."""
+    """A policy of a run as an actor on this processor receives it, from any stored encoding; None without one."""
     wanted = variant_of(scheme, arithmetic().weight_encoding)
     found = (store.policy(version, each) for each in (wanted, *wanted.siblings))
     policy = next((each for each in found if each is not None), None)

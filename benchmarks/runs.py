@@ -1,6 +1,6 @@
 """Runs `actorq train` and `actorq evaluate` as a user does, for benchmarks of learning.
 
-NAME.conditions.json, beside a run, has the conditions at its start.
+NAME.conditions.json, next to the folder of the run NAME, has the conditions at its start.
 """
 
 import argparse

@@ -3,7 +3,7 @@
     actorq export runs/mine -o policy.onnx
     python examples/act.py policy.onnx
 
-policy.json, which lies beside the file, names the environment, the inputs and the outputs.
+policy.json in the same folder describes the environment, the inputs and the outputs.
 """
 
 import json

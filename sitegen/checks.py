@@ -61,7 +61,7 @@ def faults(markdown: str, path: str, folder: Path) -> Iterator[str]:
     """One line for each fault of a page. path: of the page, relative to docs. folder: folder of the page."""
     found = list(blocks_of(markdown, path))
     if markdown.count("```") != 2 * len(found):
-        yield f"{path}: expected each code block to end with ``` in a line of its own"
+        yield f"{path}: expected each code block to end with ``` in a separate line"
     for block in found:
         if block.language in _READERS and not block.reason:
             try:

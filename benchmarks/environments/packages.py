@@ -38,7 +38,7 @@ _FLATTEN = "gymnasium.wrappers:FlattenObservation"
 class Package:
     """A package with one of its environments, and the wrappers that make its observations a vector or an image.
 
-    flags: settings of the run beside the environment. evaluation: flags of its evaluation.
+    flags: settings of the run, without the environment. evaluation: flags of its evaluation.
     """
 
     requirements: tuple[str, ...]

@@ -241,8 +241,10 @@ def targets(figures: dict[str, Any]) -> list[Target]:
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=90.0, help="time beside the copy (default: 90)")
-    parser.add_argument("--without-restore", action="store_true", help="go on from the snapshot without actorq restore")
+    parser.add_argument("--seconds", type=float, default=90.0, help="seconds with both learners (default: 90)")
+    parser.add_argument(
+        "--without-restore", action="store_true", help="continue from the snapshot without actorq restore"
+    )
 
 
 if __name__ == "__main__":

@@ -32,7 +32,9 @@ _TARGETS = {64: 3.0, 256: 5.0, 1024: 10.0}
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--threads", type=int, default=8, metavar="N", help="threads of the CPU beside 1 (default: 8)")
+    parser.add_argument(
+        "--threads", type=int, default=8, metavar="N", help="threads of the CPU, compared with 1 thread (default: 8)"
+    )
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="turns of each contender (default: 5)")
     parser.add_argument("--slice", type=float, default=0.3, metavar="S", help="seconds per turn (default: 0.3)")
 

@@ -6,7 +6,7 @@ than an eighth of a core in each of its turns, because threads that share a core
 - SAC and TD3 (256-256, batch 256) with one thread and with a thread for each core, in both precisions, against
   Stable-Baselines3 with the better one of these numbers of threads.
 - SAC with 3 x 1,024 units, with one thread and with a thread for each core.
-- SAC (256-256) beside a process that uses a whole core, as an actor of a run on one machine does.
+- SAC (256-256) while another process uses a whole core, like an actor of a run on one machine.
 
 The names of the figures have the number that `learner.torch_threads auto` takes. It is 1 if other programs use the
 cores at that moment.

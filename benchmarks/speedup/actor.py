@@ -14,7 +14,7 @@ is the median over the turns. Other programs also take caches and clock frequenc
 turn.
 
 The actor on EnvPool is then compared with the actor on the Python loop, in the same turns. This comparison uses the
-wall clock, because EnvPool has threads of its own.
+wall clock, because EnvPool has its own threads.
 """
 
 import argparse

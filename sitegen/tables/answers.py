@@ -67,7 +67,7 @@ def _returns() -> list[str]:
         lines.append(f"Clearly lower, within the wide spread of the other library's seeds: {', '.join(lower)}.")
     if missed:
         lines.append(f"Lower: {', '.join(missed)}.")
-    return [*lines, "[PPO](on-policy.md) has a page of its own."]
+    return [*lines, "[PPO](on-policy.md) has a separate page."]
 
 
 def _fidelity() -> list[str]:

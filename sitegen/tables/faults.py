@@ -103,7 +103,7 @@ def corruption() -> str:
         (f"`{name}`", each["faults"], each.get("told", 0), each.get("harmless", 0), each["resumed"])
         for name, each in figures("corruption")["classes"].items()
     ]
-    return table(("file", "damaged", "told", "harmless", "resumed"), rows)
+    return table(("file", "damaged", "reported", "harmless", "resumed"), rows)
 
 
 def power_cuts() -> str:

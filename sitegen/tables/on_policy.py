@@ -30,7 +30,13 @@ def _both_libraries(runs: list[Run]) -> str:
         mismatch = fmean(run["rollout_queue"]["mismatch"] for run in ours)
         returned.append((task, len(ours), *returns, beside(verdict(task, ours, theirs))))
         speeds.append((task, *(f"{rate:,.0f}" for rate in rates), rates[0] / rates[1], f"{mismatch:.4f}"))
-    head = ("task", "seeds", "return, ActorQ int8", "return, Stable-Baselines3 fp32", "ActorQ's mean beside the other")
+    head = (
+        "task",
+        "seeds",
+        "return, ActorQ int8",
+        "return, Stable-Baselines3 fp32",
+        "ActorQ's mean compared with the other",
+    )
     by_speed = (
         "task",
         "steps/s, ActorQ int8",

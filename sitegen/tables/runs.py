@@ -230,7 +230,7 @@ def _parity_of(runs: list[Run]) -> str:
             shown = (", ".join(map(number, finals)), fmean(finals), stdev(finals))
             rows.append((task, side, *shown, comparison if side == OURS else None))
     head = ("task", "library", "final return, by seed", "mean", "standard deviation")
-    return table((*head, "ActorQ's mean beside the other"), rows)
+    return table((*head, "ActorQ's mean compared with the other"), rows)
 
 
 def rlx2() -> str:

@@ -83,7 +83,7 @@ def _precision(found: list[Run]) -> str:
             of = [[run["confirmed"]["mean_return"] for run in runs if run["asked"] == each] for each in (BF16, FP32)]
             shown = (f"{fmean(each):,.1f} ± {stdev(each):,.1f}" for each in of)
             rows.append((task.name, len(of[0]), *shown, beside(verdict(task, runs))))
-    return table(("task", "seeds", "return in bf16", "return in fp32", "bf16's mean beside fp32's"), rows)
+    return table(("task", "seeds", "return in bf16", "return in fp32", "bf16's mean compared with fp32's"), rows)
 
 
 def throughput() -> str:

@@ -140,7 +140,7 @@ class Fleet:
                 return
             lines = member.log.read_text(encoding="utf-8", errors="replace").splitlines()
             last_words = tuple(lines[-_LAST_LINES:])
-            # A service that starts on a full disk ends with a line that says so, until there is room.
+            # On a full disk, a starting service ends with one line, until there is space.
             expected = member.expected or (bool(lines) and _DISK_FULL in lines[-1])
             self.exits.append(Exit(member.name, time.monotonic(), code, expected, last_words))
             threading.Event().wait(_RESTART_S)
