@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 
 class Policy:
-    """The policy of a file. It takes one observation, and acts without exploration."""
+    """The policy of a file. It computes the action for one observation, without exploration."""
 
     def __init__(self, file: Path) -> None:
         text = file.with_suffix(".json").read_text(encoding="utf-8")

@@ -55,5 +55,5 @@ class Courier(gymnasium.Env[Observation, np.int64]):
         return {**places_now, "action_mask": allowed.astype(np.int8)}
 
 
-# The shortest ways have four steps on average: a return of about 0.7.
+# The shortest paths have four steps on average, which returns about 0.7.
 gymnasium.register("Courier-v0", "courier:Courier", max_episode_steps=50, reward_threshold=0.6)

@@ -1,4 +1,4 @@
-"""Quantize a PyTorch policy that you have: export it to ONNX, quantize it, and compare the actions.
+"""Quantize your own PyTorch policy: export it to ONNX, quantize it, and compare the actions.
 
     python examples/quantize_torch.py
 
@@ -18,7 +18,7 @@ OBSERVATIONS, ACTIONS = 24, 6
 
 
 def main(folder: Path = Path("quantized")) -> None:
-    """Write policy.onnx and policy-int8.onnx to a folder, and print how far apart their actions are."""
+    """Write policy.onnx and policy-int8.onnx to a folder, and print the largest difference of their actions."""
     folder.mkdir(exist_ok=True)
     torch.manual_seed(0)
     network = torch.nn.Sequential(

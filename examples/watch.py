@@ -31,7 +31,7 @@ def main(run: Path, enough: float) -> float:
             print(f"{status.environment_steps:>9,} steps  {name}  return {evaluation.mean_return:.1f}")
             if evaluation.mean_return > best:
                 best = evaluation.mean_return
-                # The quantizer keeps the best version for good, so it is there.
+                # The quantizer keeps the best version permanently.
                 model = quantizer.get(evaluation.scheme, seen).model
                 Path("best.onnx").write_bytes(model)
             if best >= enough and not status.state.final:
