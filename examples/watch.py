@@ -21,7 +21,7 @@ def main(run: Path, enough: float) -> float:
         LearnerClient(addresses["learner"]) as learner,
         QuantizerClient(addresses["quantizer"]) as quantizer,
     ):
-        # The stream goes on until the run is over. It survives restarts of the learner.
+        # The stream continues until the run is over. It survives restarts of the learner.
         for status in learner.watch(period_s=0.2):
             evaluation = status.evaluation
             if evaluation is None or evaluation.policy_version == seen:

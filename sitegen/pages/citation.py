@@ -34,7 +34,7 @@ def _article(method: dict[str, Any]) -> str:
 
 
 def _authors(people: list[dict[str, str]]) -> str:
-    # A name in braces is not taken apart.
+    # BibTeX does not split a name in braces.
     return " and\n            ".join(
         f"{{{each['name']}}}" if "name" in each else f"{each['family-names']}, {each['given-names']}" for each in people
     )
