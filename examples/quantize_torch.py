@@ -18,7 +18,7 @@ OBSERVATIONS, ACTIONS = 24, 6
 
 
 def main(folder: Path = Path("quantized")) -> None:
-    """Write policy.onnx and policy-int8.onnx to a folder, and print the largest difference of their actions."""
+    """Write policy.onnx and policy-int8.onnx, and print the largest difference of their actions."""
     folder.mkdir(exist_ok=True)
     torch.manual_seed(0)
     network = torch.nn.Sequential(
