@@ -26,7 +26,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# What users import from here. Most of it belongs to the floor above, which this package does not know otherwise.
+# The names that users import from this package. Most come from actorq_apps, which this package otherwise never imports.
 _EVENTS = ("EndEvent", "EvaluationEvent", "NoticeEvent", "Result", "StatusEvent")
 _DOORS = {
     "load_policy": "actorq.inference",
@@ -40,7 +40,7 @@ ENVIRONMENT_PREFIX = "ACTORQ_"
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on demand: services and commands import this package too, and need none of these.
+    # Imported on demand. Services and commands import this package too, and need none of these names.
     if name in _DOORS:
         return getattr(import_module(_DOORS[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,9 +35,9 @@ from actorq.v1 import actor_pb2, actor_pb2_grpc, learner_pb2, learner_pb2_grpc, 
 from actorq.wire import bounds
 
 _CHECKPOINT_DEADLINE_S = 60.0
-# Waits before a repeated call that the service's gRPC has dropped.
+# Waits before repeating a call that the service's gRPC has dropped.
 _AFTER_DROP = Backoff(initial_s=0.05, maximum_s=0.5)
-# Bounds on what a quantizer may send: retained versions, seconds of a hold.
+# Bounds on a quantizer's answers: number of retained versions, seconds of a hold.
 _MAX_RETAINED = 100_000
 _MAX_GRANTED_S = 86_400.0
 
@@ -45,7 +45,7 @@ _MAX_GRANTED_S = 86_400.0
 class _Client:
     """Calls one service. `deadline_s` is the deadline of unary calls in seconds.
 
-    Renewed certificates in the folder count from the next call on. Open streams keep the certificates they began with.
+    A call that begins later uses renewed certificates. Open streams keep their certificates.
     """
 
     service = ""
@@ -78,9 +78,9 @@ class _Client:
         return self._stub
 
     def wait(self) -> None:
-        """Wait until the service can be reached, without a limit. Ends with UnavailableError when the client is closed.
+        """Wait without a limit until the service can be reached. Ends with UnavailableError when the client is closed.
 
-        gRPC's own way, channel_ready_future, has a thread that prints a traceback when a channel is closed meanwhile.
+        gRPC's channel_ready_future is not used: its thread prints a traceback when the channel is closed early.
         """
         with self.calls():
             call = self._health.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
@@ -96,12 +96,12 @@ class _Client:
 
     @contextmanager
     def calls(self) -> Iterator[None]:
-        """Turn errors of the calls inside into errors of the domain, also those of a closed client."""
+        """Turn gRPC errors of the calls inside into errors of the domain. This includes calls of a closed client."""
         try:
             with translated(self.peer):
                 yield
         except ValueError as error:
-            # gRPC raises it for a call that begins on a closed channel.
+            # gRPC raises this error for a call that begins on a closed channel.
             if not self._closed.is_set():
                 raise
             raise UnavailableError(f"{self.peer} cannot be reached (this client is closed)") from error
@@ -115,7 +115,7 @@ class _Client:
     def _open(self, certificates: Certificates | None) -> None:
         # Earlier channels stay open, because streams may run on them.
         self._channels.append(open_channel(self._address, certificates))
-        # Stubs are made here, as making one on a closed channel ends the process with a segmentation fault.
+        # Each channel gets its stub here: creating a stub on a closed channel crashes the process.
         self._stub = type(self).make_stub(self._channels[-1])
         self._health = health_pb2_grpc.HealthStub(self._channels[-1])
 
@@ -154,13 +154,13 @@ class LearnerClient(_Client):
         epoch: int = 0,
         newest_version: int = 0,
     ) -> Membership:
-        """Announce an actor and get all it needs to act: see `JoinRequest` in protos/actorq/v1/learner.proto."""
+        """Announce an actor and get its settings: see `JoinRequest` in protos/actorq/v1/learner.proto."""
         joining = wire.Joining(name, incarnation, role, software_version, nonce, epoch, newest_version)
         response = self._unary(self.stub.Join, wire.joining_to_proto(joining))
         try:
             return wire.membership_from_proto(response)
         except InvalidInputError as error:
-            # An attempt later may succeed, unlike after a refusal.
+            # A later attempt may succeed. After a refusal it would not.
             raise CorruptedError(f"{self.peer} sent an invalid answer: {error}") from error
 
     def status(self) -> RunStatus:
@@ -210,17 +210,17 @@ class LearnerClient(_Client):
         return str(self._unary(self.stub.SaveCheckpoint, request, _CHECKPOINT_DEADLINE_S).path)
 
     def reset_environment(self, discard: bool = False) -> EnvironmentReset:
-        """Make the run forget the environment's spec. The next actor's spec then counts.
+        """Make the run forget the environment's spec. The run then uses the spec of the next actor.
 
-        discard: also reset a run that has made progress, and set its files aside. Otherwise such a run raises
-        ConflictError.
+        discard: also reset a run that has made progress, and move its files aside. Without it such a run raises
+            ConflictError.
         """
         request = learner_pb2.ResetEnvironmentRequest(discard=discard)
         response = self._unary(self.stub.ResetEnvironment, request, _CHECKPOINT_DEADLINE_S)
         return wire.environment_reset_from_proto(response)
 
     def stop(self) -> None:
-        """End the run for good. The learner saves everything first."""
+        """End the run permanently. The learner saves everything first."""
         self._unary(self.stub.StopRun, learner_pb2.StopRunRequest())
 
     def report_energy(self, energy: NodeEnergy, processes: tuple[ProcessStats, ...]) -> None:
@@ -234,13 +234,13 @@ class LearnerClient(_Client):
 class QuantizerClient(_Client):
     """Get policies.
 
-    run_id: the run whose policies are taken; empty for any run. A policy of another run raises UnavailableError: a
-        relay or a name may lead to another run for a while.
+    run_id: the run whose policies the caller wants; empty for any run. A policy of another run raises
+        UnavailableError, because a relay or a name may temporarily lead to another run.
 
-    weight_encoding: encoding of int8 weights that this processor computes exactly. Policies come in it.
+    weight_encoding: encoding of int8 weights that this processor computes exactly. Policies arrive in this encoding.
 
-    A policy of another scheme, encoding or version than requested raises CorruptedError. A policy of the requested
-    scheme may act in fp32: see `PolicyDescriptor.effective_scheme`.
+    A policy whose scheme, encoding or version differs from the request raises CorruptedError. A policy of the requested
+    scheme may compute in fp32: see `PolicyDescriptor.effective_scheme`.
     """
 
     service = "quantizer"
@@ -284,7 +284,7 @@ class QuantizerClient(_Client):
             try:
                 policy = assembler.add(response)
             except (InvalidInputError, ExhaustedError) as error:
-                # An attempt later may succeed, unlike with wrong input of a user.
+                # A later attempt may succeed. With a user's wrong input it would not.
                 raise CorruptedError(f"{self.peer}: {error}") from error
             if policy is None:
                 continue
@@ -359,6 +359,6 @@ class ActorClient(_Client):
                     yield wire.evaluation_from_proto(response.evaluation)
 
     def drain(self) -> tuple[int, int]:
-        """Stop the actor. Returns the numbers of segments that it still sent and could not send."""
+        """Stop the actor. Returns the number of segments sent during the drain, and the number left unsent."""
         response = self._unary(self.stub.Drain, actor_pb2.DrainRequest())
         return response.sent_segments, response.unsent_segments

@@ -1,7 +1,7 @@
 """The errors of the domain, each with one meaning.
 
-Each is raised where the fault is known, with the expected and the actual value. `actorq.transport.errors` maps each
-to a gRPC status and back. The command line prints each as one line. Nothing else translates errors.
+Code raises an error where it finds the fault, with the expected and the actual value. `actorq.transport.errors` maps
+errors to gRPC statuses and back. The command line prints each error as one line. No other code translates errors.
 """
 
 
@@ -10,7 +10,7 @@ class ActorQError(Exception):
 
 
 def foreign_cause(error: BaseException) -> BaseException | None:
-    """The error of a user's code, or of a library, that an error of ours tells of; None where there is none."""
+    """The user's or the library's exception behind one of our errors; None if there is none."""
     cause: BaseException | None = error
     while isinstance(cause, ActorQError):
         cause = cause.__cause__
@@ -22,7 +22,7 @@ class UserError(ActorQError):
 
 
 class InvalidInputError(ActorQError):
-    """A message or file is malformed: wrong dtype, shape, size, digest, or not finite."""
+    """A message or file is malformed: wrong dtype, shape, size or digest, or a value that is not finite."""
 
 
 class NotFoundError(ActorQError):
@@ -30,7 +30,7 @@ class NotFoundError(ActorQError):
 
 
 class ConflictError(ActorQError):
-    """The request is well-formed but does not fit the state of the service, such as another run's id."""
+    """The request is well-formed, but conflicts with the state of the service, such as another run's id."""
 
 
 class ExhaustedError(ActorQError):
@@ -46,11 +46,11 @@ class UnavailableError(ActorQError):
 
 
 class UnreadableError(UserError, UnavailableError):
-    """A file cannot be read now: its disk fails, or a permission is missing. That says nothing about its content.
+    """A file cannot be read now: its disk fails, or a permission is missing. Its content may be intact.
 
-    Nothing may be changed because of it. A process that needs the file to start ends with this line.
+    Callers must not change anything because of it. A process that needs the file to start ends with this error.
     """
 
 
 class CorruptedError(UnavailableError):
-    """Bytes changed on the way, or an answer does not fit its request; the same call may succeed later."""
+    """Bytes changed in transit, or an answer does not fit its request; the same call may succeed later."""

@@ -1,4 +1,4 @@
-"""The packages that the parts of this project need, so that a missing one is one line with the remedy."""
+"""Checks that required packages are installed. A missing package gives one line with the install command."""
 
 import importlib.util
 from collections.abc import Iterable, Sequence
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from actorq.errors import UserError
 
 BASE, COMMAND_LINE = "", "the command line"
-"""What `pip install actorq` installs: for all processes, and for commands alone. Images do not have the latter."""
+"""The extras that `pip install actorq` includes: for all processes, and for commands. Images lack the latter."""
 
-# Modules by extra, as in pyproject.toml; without those of environments, which say for themselves what is missing.
+# Modules by extra, as in pyproject.toml. Environments report missing packages themselves, so their extras are left out.
 MODULES: dict[str, tuple[str, ...]] = {
     BASE: (
         *("google.protobuf", "grpc", "grpc_health", "grpc_reflection", "isal", "numpy", "prometheus_client", "psutil"),
@@ -40,7 +40,7 @@ def require(what: str, extras: Iterable[str]) -> None:
 
 
 def explain(what: str, error: ImportError) -> UserError | None:
-    """The error of `what` for a package of ours that cannot be imported; None for any other module."""
+    """The error of `what` for one of our packages that cannot be imported; None for any other module."""
     name = error.name or ""
     missing = next((each for names in MODULES.values() for each in names if f"{name}.".startswith(f"{each}.")), None)
     if missing is None:
@@ -66,7 +66,7 @@ def _found(module: str) -> bool:
     try:
         spec = importlib.util.find_spec(module)
     except ImportError:
-        # The package that holds it is missing.
+        # The parent package is missing.
         return False
-    # A folder of that name, such as the one in which W&B keeps its files, has no origin.
+    # A plain folder of that name has no origin. W&B keeps its files in such a folder.
     return spec is not None and spec.origin is not None

@@ -1,4 +1,4 @@
-"""The lifeline of a process: its standard input, whose other end the parent process holds open."""
+"""The lifeline of a process: its standard input. The parent process holds the other end open."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ READY = b"ready\n"
 
 def await_parents_end() -> None:
     """Return when standard input ends, because the parent process has ended or closed its end."""
-    # A parent that ends without having read READY resets the connection.
+    # The connection is reset when the parent ends without having read READY.
     with suppress(OSError):
         while os.read(sys.stdin.fileno(), 4096):
             pass

@@ -1,4 +1,4 @@
-"""Loads a user's own classes (algorithms, networks) by their dotted path, and finds where they fail."""
+"""Loads a user's classes (algorithms, networks) by dotted path, and locates errors in them."""
 
 import importlib
 import importlib.util
@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
 
 def innermost(error: BaseException, ours: tuple[str, ...]) -> Place | None:
-    """The innermost line of an error's traceback outside of Python's library and of folders of ours."""
+    """The innermost line of an error's traceback outside Python's library and the folders `ours`."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.lineno and not is_library(frame.filename) and not frame.filename.startswith(ours):
             return Place(frame.filename, frame.lineno)
@@ -33,12 +33,12 @@ def innermost(error: BaseException, ours: tuple[str, ...]) -> Place | None:
 
 
 def is_library(file: str) -> bool:
-    """Whether a file of a traceback is of Python's library, or no file at all."""
+    """Whether a traceback's file belongs to Python's library, or is not a file."""
     return file.startswith(("<", _LIBRARY)) and "site-packages" not in file
 
 
 def load(path: str, setting: str) -> object:
-    """Return the object at "MODULE:NAME". The module may lie in the working directory.
+    """Return the object at "MODULE:NAME". The module may be in the working directory.
 
     setting: the setting that holds the path, named in errors. Raises UserError when the object cannot be loaded.
     """
@@ -46,12 +46,12 @@ def load(path: str, setting: str) -> object:
     if not module_name or not name:
         raise UserError(f"{setting}: expected MODULE:NAME, got {path!r}")
     if os.getcwd() not in sys.path:
-        # As with `python -m`: the user's module lies where the command was given.
+        # As with `python -m`, the user's module is in the working directory.
         sys.path.append(os.getcwd())
     try:
         found: object = importlib.import_module(module_name)
     except Exception as error:
-        # A user's module may raise anything while it is imported.
+        # Importing a user's module may raise any exception.
         raise UserError(
             f"{setting}: {module_name} cannot be imported: {type(error).__name__}: {reason_of(error)}"
         ) from error

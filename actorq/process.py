@@ -1,4 +1,4 @@
-"""The life of a service process: flags, address, signals, lifeline, exit code. Services implement `Service`."""
+"""Runs a service process: flags, address, signals, lifeline, exit code. Services implement `Service`."""
 
 import argparse
 import asyncio
@@ -38,13 +38,13 @@ from actorq.transport.options import Certificates
 from actorq.transport.server import Server
 
 EXIT_OK, EXIT_FAILED, EXIT_USER_ERROR = 0, 1, 2
-# Exit codes of a learner and of `actorq train`. The environment steps were used up before the target return was
-# reached, or an operator stopped the run (StopRun).
+# Exit codes of a learner and of `actorq train`: the environment steps ran out before the target return was reached,
+# or an operator stopped the run (StopRun).
 EXIT_BUDGET_ENDED, EXIT_STOPPED = 3, 4
 # Exit code of an actor with a hanging environment, and of a quantizer with a hanging worker.
 EXIT_HUNG = 5
-# Exit code of a learner that got SIGTERM before its run was over. The run is saved. The next learner continues it.
-# learner_service/__main__.py has it, too, because it imports nothing before it handles the signal.
+# Exit code of a learner that got SIGTERM before its run was over. The run is saved, and the next learner continues it.
+# learner_service/__main__.py repeats this number, because it imports nothing before it handles the signal.
 EXIT_INTERRUPTED = 6
 EXIT_OF_STATE = {
     RunState.SOLVED: EXIT_OK,
@@ -52,12 +52,12 @@ EXIT_OF_STATE = {
     RunState.STOPPED: EXIT_STOPPED,
     RunState.INTERRUPTED: EXIT_INTERRUPTED,
 }
-# Of `actorq export` and `actorq quantize`: the fidelity gate refused the scheme, and nothing was written.
+# Exit code of `actorq export` and `actorq quantize` when the fidelity gate refuses the scheme. They write nothing.
 EXIT_REFUSED = 7
 
 # All settings of all processes that are not part of the run's configuration. One environment or file (a ConfigMap) may
-# hold settings for several processes, so each process accepts the others' settings. Services cannot import each other's
-# models; a test compares this list with the models.
+# hold settings of several processes, so each process accepts the others' settings. Services cannot import each other's
+# models. A test compares this list with the models.
 PROCESS_SETTINGS = (
     *("actor_module", "allow_modules", "announce", "busy_at_start", "certificates", "days", "discard", "episodes"),
     *("insecure", "learner", "lifeline", "linger", "linger_s", "listen", "metrics", "name", "names", "namespace"),
@@ -90,19 +90,19 @@ class MemberSettings(Settings):
         "", max_length=128, description="name of this process in the run"
     )
     node: Annotated[str, DefaultText("the host name")] = Field(
-        "", max_length=128, description="machine that this process runs on, as its energy meter calls it"
+        "", max_length=128, description="machine that this process runs on, under the name that its energy meter uses"
     )
-    lifeline: bool = Field(False, description="end when standard input closes: the parent holds its other end")
+    lifeline: bool = Field(False, description="end when standard input closes; the parent process holds its other end")
 
 
 class ProcessSettings(MemberSettings):
     """Settings of a process that serves."""
 
     listen: str = Field("127.0.0.1:0", description="HOST:PORT to serve on; port 0 lets the system choose")
-    insecure: bool = Field(False, description="listen beyond loopback although there are no certificates")
-    metrics: str = Field("", description="HOST:PORT to serve Prometheus metrics on over HTTP; not at all when empty")
-    open_metrics: bool = Field(False, description="serve the metrics beyond loopback, to everybody: they have no TLS")
-    announce: Path | None = Field(None, description="file in which the address is written once the service is up")
+    insecure: bool = Field(False, description="listen beyond loopback without certificates")
+    metrics: str = Field("", description="HOST:PORT to serve Prometheus metrics on over HTTP; empty: no metrics")
+    open_metrics: bool = Field(False, description="serve the metrics beyond loopback, readable by everybody (no TLS)")
+    announce: Path | None = Field(None, description="file that receives the address once the service is up")
 
 
 class Service(ABC):
@@ -113,12 +113,12 @@ class Service(ABC):
         """Add the servicers and return the full names of their services."""
 
     async def until_ready(self) -> None:  # noqa: B027 - most services are ready at once
-        """Return once the service can answer calls. Until then health says NOT_SERVING for its services."""
+        """Return once the service can answer calls. Until then, health reports NOT_SERVING for its services."""
 
     def alive(self) -> bool:
         """Whether the service makes progress. The event loop asks every second; the answer must be quick.
 
-        When False, health says NOT_SERVING for the process, so that Kubernetes restarts it. The default fits a service
+        When False, health reports NOT_SERVING for the process, and Kubernetes restarts it. The default suits a service
         that ends when it cannot continue.
         """
         return True
@@ -129,17 +129,17 @@ class Service(ABC):
 
     @abstractmethod
     def begin_drain(self) -> None:
-        """Finish running work, then let `run` return. Called at most once."""
+        """Finish current work, then let `run` return. Called at most once."""
 
-    def lose_parent(self) -> None:  # noqa: B027 - most drains wait for nobody else
-        """Do not wait for other services in the drain: the parent process is gone, and they end with it.
+    def lose_parent(self) -> None:  # noqa: B027 - most drains do not wait for other services
+        """Do not wait for other services in the drain. The parent process is gone, and they end with it.
 
         Called at most once, after `begin_drain`.
         """
 
     @abstractmethod
     def metrics(self) -> Iterable[Metric]:
-        """Prometheus metrics of this service. The event loop calls it after `register`; it must be quick."""
+        """Prometheus metrics of this service. The event loop calls it after `register`, so it must be quick."""
 
 
 def parse_arguments(
@@ -152,7 +152,7 @@ def parse_arguments(
 ) -> tuple[Settings, ...]:
     """Resolve each of `models` from --config, the environment and flags. Raises UserError.
 
-    The YAML file holds the run's configuration. Settings of the process may be under `process`. For `reads` and
+    The YAML file holds the run's configuration. It may hold the process's settings under `process`. For `reads` and
     `ignores` see `argument_parser`.
     """
     parser = argument_parser(program, description, models, reads, ignores)
@@ -169,8 +169,8 @@ def argument_parser(
 ) -> OneLineParser:
     """A parser with --config and the flags of `models`.
 
-    reads, ignores: settings and sections of the run that the process reads (None for all) and ignores. The help shows
-    only those that it reads. All are accepted, because the processes of a run may get the same arguments.
+    reads, ignores: the run's settings and sections that the process reads (None for all) and ignores. The help shows
+    only the settings that it reads. The parser accepts all settings, because a run's processes may share arguments.
     """
     parser = OneLineParser(prog=program, usage=f"{program} [flags]", description=description)
     parser.add_argument(
@@ -216,11 +216,11 @@ class Sources:
 
 
 def main(run: Callable[[], int]) -> int:
-    """Run the body of a process. An error of the user is one line on standard error and exit code 2."""
+    """Run the body of a process. A user's error becomes one line on standard error, and exit code 2."""
     try:
         return run()
     except UserError as error:
-        # Commands keep no log.
+        # Commands have no log.
         if (cause := foreign_cause(error)) and logging.getLogger().handlers:
             _log.error("the traceback of the error below", exc_info=cause)
         print(f"error: {error}", file=sys.stderr, flush=True)  # noqa: T201
@@ -233,7 +233,7 @@ def main(run: Callable[[], int]) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End a process that has closed everything, without the interpreter's own end, which takes a second with torch."""
+    """End a process that has closed everything. Skips the interpreter's shutdown, which takes a second with torch."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
@@ -244,9 +244,9 @@ def leave(code: int) -> NoReturn:
 def run_process(
     make: Callable[[], Service], process: ProcessSettings, name: str, config: RunConfig, member: str = ""
 ) -> int:
-    """Serve until the service is done. The first SIGTERM or SIGINT drains it, the second ends the process at once.
+    """Serve until the service is done. The first SIGTERM or SIGINT drains it. The second ends the process at once.
 
-    make: makes the service once the process has its address, so that a refused address leaves no files behind.
+    make: creates the service after the process has its address. A refused address therefore leaves no files behind.
     member: the role of the certificates to use.
     """
     configure_logging(name, member, config.transport.run, config.telemetry.log_format)
@@ -291,10 +291,10 @@ async def _serve(
     try:
         if process.announce:
             _announce(process.announce, address)
-        # The garbage collector runs often in a busy event loop. With this it skips all imported objects.
+        # The garbage collector runs often in a busy event loop. Frozen imported objects are skipped.
         gc.freeze()
         if process.lifeline:
-            # The write fails on a lifeline that can only be read, such as a pipe.
+            # Writing fails on a read-only lifeline, such as a pipe.
             with suppress(OSError):
                 os.write(sys.stdin.fileno(), READY)
             threading.Thread(target=_hold_lifeline, args=(loop, drain), name="lifeline", daemon=True).start()
@@ -311,7 +311,7 @@ async def _say_when_ready(service: Service, server: Server) -> None:
 
 
 class _Drain:
-    """Drains at the first signal or the parent's end. A second signal, or too long a drain or end, ends the process."""
+    """Drains at the first signal or the parent's end. A second signal or a timeout ends the process."""
 
     def __init__(self, service: Service, server: Server, loop: asyncio.AbstractEventLoop, drain_s: float) -> None:
         self._service = service
@@ -328,7 +328,7 @@ class _Drain:
         if self._ended:
             return
         if self._draining:
-            _log.info("the parent process is gone; draining goes on")
+            _log.info("the parent process is gone; draining continues")
         else:
             self._begin("the parent process is gone")
         self._service.lose_parent()
@@ -336,8 +336,8 @@ class _Drain:
     def end(self) -> None:
         """The service has ended and the exit code is final: ignore signals until the process ends.
 
-        The end of the event loop would otherwise restore the default of SIGTERM, which kills. It also waits for all
-        threads of the loop's executor, and one of them may hang.
+        When the event loop ends, it restores SIGTERM's default action, which kills the process. It also waits for all
+        threads of its executor, and one of them may hang.
         """
         self._ended = True
         if not self._draining:
@@ -355,7 +355,7 @@ class _Drain:
             os._exit(EXIT_FAILED)
         self._signalled = True
         if self._draining:
-            _log.info("%s: draining goes on", name)
+            _log.info("%s: draining continues", name)
         else:
             self._begin(name)
 
@@ -367,7 +367,7 @@ class _Drain:
         self._service.begin_drain()
 
     def _set_deadline(self) -> None:
-        # A thread and not the event loop, because the event loop may hang.
+        # A thread, because the event loop may hang.
         deadline = threading.Timer(self._drain_s, os._exit, args=(EXIT_FAILED,))
         deadline.daemon = True
         deadline.start()
@@ -375,7 +375,7 @@ class _Drain:
 
 def _hold_lifeline(loop: asyncio.AbstractEventLoop, drain: _Drain) -> None:
     await_parents_end()
-    # A closed loop means that the process is about to end anyway.
+    # A closed loop means that the process is about to end.
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(drain.lose_parent)
 

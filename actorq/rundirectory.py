@@ -1,4 +1,4 @@
-"""The directory of a run: its files, and the lock that admits only one launcher."""
+"""The directory of a run: its files, and the lock that allows only one launcher."""
 
 import fcntl
 import json
@@ -62,36 +62,36 @@ class RunDirectory:
         return self.root / "announced" / f"{name}.json"
 
     def check_unused(self) -> None:
-        """Raise UserError unless a new run may be created here. A folder without files but logs is allowed."""
+        """Raise UserError unless a new run may be created here. A folder that contains only logs is allowed."""
         if self.root.exists() and not (self.root.is_dir() and is_unused(self.root, self.config, self.logs)):
             raise UserError(
                 f"run directory {self.root} exists: give --resume to continue its run, or another --run-directory"
             )
 
     def create(self, config: RunConfig) -> None:
-        """Make the folders and write the configuration."""
+        """Create the folders and write the configuration."""
         self.check_unused()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self.write_config(config)
         except OSError as error:
-            raise UserError(f"run directory {self.root} cannot be made ({error.strerror})") from None
+            raise UserError(f"run directory {self.root} cannot be created ({error.strerror})") from None
 
     def write_config(self, config: RunConfig) -> None:
-        """Make the folders and replace the configuration and its copy. Each file is replaced whole or not at all."""
+        """Create the folders and replace the configuration and its copy. Each replacement is atomic."""
         for folder in (self.logs, self.announcement("").parent):
             folder.mkdir(exist_ok=True)
         for path in (self.config, copy_of(self.config)):
             replace_file(path, sign_text(settings.to_yaml(config)), sync=True)
 
     def discard(self, keep_logs: bool) -> None:
-        """Remove a run that never began, so that the next one may be created here."""
+        """Remove a run that never began, so that another run can use this directory."""
         for path in self.root.iterdir():
             if path.is_dir() and not (keep_logs and path == self.logs):
                 shutil.rmtree(path, ignore_errors=True)
             elif not path.is_dir():
                 path.unlink(missing_ok=True)
-        # It stays with logs, and as a volume.
+        # The folder stays if it has logs, or is a mounted volume.
         with suppress(OSError):
             self.root.rmdir()
 
@@ -101,24 +101,24 @@ class RunDirectory:
             raise UserError(f"run directory {self.root} {'is a file' if self.root.exists() else 'does not exist'}")
 
     def config_tree(self) -> dict[str, Any]:
-        """The configuration as written. Raises UserError when neither the file nor its copy is whole.
+        """The configuration as written. Raises UserError when the file and its copy are both damaged.
 
-        A damaged config.yaml is logged in one line, and the copy is used.
+        For a damaged config.yaml, one line is logged and the copy is used.
         """
         self.require_folder()
         copy = copy_of(self.config)
         if not _is_whole(self.config) and _is_whole(copy):
             _log.warning(
-                "%s is damaged or was edited by hand; its copy %s is used: give changed settings as flags",
+                "%s is damaged or was edited by hand; its copy %s is used: pass changed settings as flags",
                 *(self.config, copy.name),
             )
             return settings.from_file(copy)
         if not self.config.is_file():
-            raise UserError(f"run directory {self.root} has no {self.config.name}: it is no run")
+            raise UserError(f"run directory {self.root} has no {self.config.name}: it is not a run")
         return settings.from_file(self.config, flag="")
 
     def read_environment(self) -> EnvironmentSpec:
-        """The spec of the run's environment. Raises UserError for a damaged file, and before an actor reported it."""
+        """The spec of the run's environment. Raises UserError if it is damaged or not yet reported by an actor."""
         path = self.root / "environment.json"
         try:
             values = read_either(path)
@@ -137,7 +137,7 @@ class RunDirectory:
         try:
             return Addresses(**read_document(self.addresses))
         except (OSError, InvalidInputError, TypeError) as error:
-            raise InvalidInputError(f"{self.addresses}: no addresses of a run can be read ({error})") from None
+            raise InvalidInputError(f"{self.addresses}: expected addresses of a run ({error})") from None
 
     def read_announcement(self, name: str) -> str | None:
         """The address that a process announced; None before its announcement."""
@@ -159,7 +159,7 @@ class RunDirectory:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether the launcher of the run or one of its processes lives."""
+        """Whether the run's launcher or one of its processes is alive."""
         try:
             shared = os.open(self.root / PROCESSES_LOCK, os.O_RDONLY)
         except OSError:
@@ -173,10 +173,10 @@ class RunDirectory:
         return False
 
     def locked(self, on_wait: Callable[[], None]) -> AbstractContextManager[int]:
-        """Be the only launcher of this run. Gives a descriptor that the run's processes inherit.
+        """Hold the lock of this run's only launcher. Yields a descriptor that the run's processes inherit.
 
-        After a killed launcher this waits until its processes have ended, so that two learners never write to one run.
-        Raises UserError while another launcher lives.
+        After a launcher was killed, this waits until its processes have ended. Two learners therefore never write to
+        one run. Raises UserError while another launcher is alive.
         """
         return locked_folder(self.root, on_wait, f"run directory {self.root} is in use by another actorq train")
 
@@ -190,9 +190,9 @@ def new_run_directory(environment: str, now: datetime, runs: Path = RUNS) -> Run
 
 
 def newest_run(runs: Path = RUNS) -> RunDirectory:
-    """The active run with the newest addresses. Raises UserError when there is none.
+    """The active run with the newest addresses. Raises UserError when no run is active.
 
-    A killed launcher leaves its addresses. Another run may have their ports by now.
+    The addresses of a killed launcher remain. Another run may use those ports by now.
     """
     written = {run: _written_at(run.addresses) for run in map(RunDirectory, runs.glob("*")) if run.is_in_use}
     found = max((run for run in written if written[run]), key=written.__getitem__, default=None)

@@ -1,4 +1,4 @@
-"""Starts processes and commands: imports take most of that time, and two things that only slow them are left out.
+"""Starts processes and commands quickly: imports without garbage collection, and fewer threads.
 
 `python -m actorq.start MODULE:FUNCTION ARGUMENTS...` starts a command that has no entry point of its own.
 """
@@ -17,10 +17,10 @@ from actorq.errors import ActorQError, UserError
 from actorq.extras import BASE, explain, require
 from actorq.statefiles.files import DISK_FULL
 
-# As a shell reports processes that SIGINT or SIGPIPE has ended.
+# Exit codes that a shell reports for processes ended by SIGINT and SIGPIPE.
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
-# A disk that is full or broken or has no locks, missing permissions, too many open files. Any other error is a fault of
-# this program.
+# Errors of the machine: a disk that is full, broken or without locks, missing permissions, too many open files. Any
+# other error is a bug in this program.
 _OF_THE_MACHINE = (
     *(*DISK_FULL, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM),
     *(errno.ENOLCK, errno.EMFILE, errno.ENFILE),
@@ -29,10 +29,10 @@ _OF_THE_MACHINE = (
 
 @contextmanager
 def fast_imports() -> Iterator[None]:
-    """Import modules in the block, without garbage collection: modules stay. gRPC and NumPy get quiet defaults."""
-    # gRPC reads it when it is imported. Its own lines would stand before ours, which say what to do.
+    """Imports inside the block run without garbage collection. gRPC and NumPy get quiet defaults."""
+    # gRPC reads this when imported. Its own lines would precede ours, which say what to do.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    # NumPy would start threads that wait for work in a loop. PyTorch and ONNX Runtime have their own.
+    # NumPy would start threads that wait in a busy loop. PyTorch and ONNX Runtime have their own threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.disable()
     try:
@@ -43,16 +43,17 @@ def fast_imports() -> Iterator[None]:
 
 
 def command_of(reference: str) -> tuple[str, ...]:
-    """The command that starts a function in a process of its own."""
+    """The command that starts a function in its own process."""
     return (sys.executable, "-m", "actorq.start", reference)
 
 
 def start(reference: str, sigterm: int | None = None, extra: str = BASE) -> NoReturn:
     """Import a function by its reference MODULE:FUNCTION, run it as the body of this process, and end the process.
 
-    extra: whose packages it needs. Without them the process ends with one line, as for any mistake of a user.
-    sigterm: exit code of a service that gets SIGTERM before it handles signals itself. It has nothing to save then. The
-        first process of a container would otherwise not notice the signal.
+    extra: the extra whose packages the function needs. Without them the process ends with one line, as for a user's
+        mistake.
+    sigterm: exit code for a SIGTERM that arrives before the service handles signals. Nothing needs saving then. Without
+        a handler, the first process of a container would ignore the signal.
     """
     if sigterm is not None:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(sigterm))
@@ -78,7 +79,7 @@ def run_command(run: Callable[[], int]) -> int:
     """Run a command's body. Returns its exit code: 2 for an error of the user, 1 for another error of ours."""
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:
-            # It was closed. Otherwise the next file that is opened would take its descriptor.
+            # The stream was closed. Without this, the next opened file would get its descriptor.
             setattr(sys, stream, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
     try:
         code = run()
@@ -93,7 +94,7 @@ def run_command(run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has left. Otherwise the interpreter would report that again at its end.
+        # The reader of our output is gone. Without this, the interpreter would report that again when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     except OSError as error:

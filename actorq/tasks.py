@@ -1,4 +1,4 @@
-"""Work that continues when its caller leaves. Without this module, asyncio logs its error with a traceback."""
+"""Lets work continue after its caller stops waiting. Without this, asyncio logs the work's error with a traceback."""
 
 import asyncio
 import logging
@@ -12,9 +12,9 @@ _log = logging.getLogger(__name__)
 
 
 def may_be_left(work: F, what: str) -> F:
-    """Consume the error of `work` once it is done. Callers that still wait get the error too.
+    """Retrieve the error of `work` once it is done. Callers that still wait get the error too.
 
-    what: names the work in the log line of an unexpected error. Errors of the domain are not logged.
+    what: name of the work in the log line of an unexpected error. Errors of the domain are not logged.
     """
 
     def log_error(done: "asyncio.Future[Any]") -> None:

@@ -1,8 +1,8 @@
-"""Text for people: what peers sent on one short line, numbers of bytes, and returns."""
+"""Formats text for people: a peer's text on one short line, sizes in bytes, and returns."""
 
 import math
 
-# gRPC sends an error's details in a header of at most 8 KiB, in which a byte may take three.
+# gRPC sends an error's details in a header of at most 8 KiB, with up to three bytes for each byte of text.
 MAX_LINE_BYTES = 2_000
 _ENDING = " ..."
 _MOST_DIGITS = 6
@@ -11,9 +11,9 @@ _MOST_DIGITS = 6
 def one_line(text: str, most_bytes: int = MAX_LINE_BYTES) -> str:
     r"""The text cut to `most_bytes` of UTF-8, with characters that are not printable escaped, such as "\n".
 
-    Line ends, terminal escapes and characters that change the direction of writing are not printable.
+    Line ends, terminal escapes and characters that change the writing direction count as not printable.
     """
-    # Only the beginning of a long text can show, and escaping a megabyte takes time.
+    # Later characters cannot be shown, and escaping a megabyte is slow.
     shown = text[: most_bytes + 1]
     if not shown.isprintable():
         shown = "".join(

@@ -1,10 +1,10 @@
 """Measures how long calls take and chooses the fastest. Actors and commands use it for the scheme `auto`.
 
-Actors measure while they act. Therefore calls are timed by the CPU time of their thread. That time excludes other
+Actors measure while they act. Calls are therefore timed by the CPU time of their thread. That time excludes other
 threads, other processes and waits for Python's lock. Calls must compute on the calling thread.
 
-The calls take turns, so a change of the machine's speed affects all of them. A turn begins with a call that is not
-timed. It brings the call's data back into the caches, as in a loop that acts with one policy.
+The calls take turns, so a change in the machine's speed affects all of them. Each turn begins with an untimed call.
+That call brings the data back into the caches, as in a loop that acts with one policy.
 """
 
 import math
@@ -16,11 +16,11 @@ from statistics import median, quantiles
 BUDGET_S = 0.2
 # Relative differences below this count as noise.
 NOISE = 0.02
-# A call is hopeless when all its first turns are this many times slower than another call. A processor may change its
-# speed by half between two turns.
+# A call is hopeless when all its first turns are this many times slower than another call. A processor's speed may
+# change by half between two turns.
 HOPELESS = 2.0
 
-# Target duration of the timed part of a turn. Reading a thread's CPU time takes half a microsecond.
+# Target duration of the timed part of a turn. Reading a thread's CPU time takes about half a microsecond.
 _TURN_S = 100e-6
 _MOST_REPETITIONS = 64
 _WARM_UPS, _FEWEST_CALIBRATIONS, _MOST_CALIBRATIONS = 2, 2, 10
@@ -28,7 +28,7 @@ _FEWEST_ROUNDS, _ROUNDS_OF_ALL, _MOST_ROUNDS = 3, 6, 400
 
 
 def cpu_clock() -> Callable[[], float]:
-    """A clock of the thread's CPU time in seconds; of real time where the system counts CPU time in long ticks."""
+    """A clock of the thread's CPU time in seconds. Falls back to real time where CPU time has coarse ticks."""
     before, deadline = time.thread_time(), time.perf_counter() + _TURN_S
     while time.perf_counter() < deadline:
         pass
@@ -49,14 +49,15 @@ def time_calls(
     clocks: Clocks | None = None,
     hopeless: float | None = None,
 ) -> dict[str, float]:
-    """CPU time in seconds of one call of each.
+    """CPU time in seconds of one execution of each call.
 
-    The fastest call has the lower quartile over its rounds, because disturbances only ever make a call longer. The
-    others have multiples of it: the medians of the ratios in a round, in which the processor's speed hardly changes.
-    Rounds end after `budget_s` of real time, but not before the third. Each round begins with another call.
+    The fastest call's time is the lower quartile over its rounds, because disturbances only ever add time. Each other
+    call's time is a multiple of it: the median ratio of the two within a round. The processor's speed hardly changes
+    within a round. Rounds end after `budget_s` of real time, but not before the third. Each round begins with another
+    call.
 
-    hopeless: drops calls from the seventh round on, so that the others get more time. A call is dropped when its
-    shortest turn takes more than this multiple of the shortest turn of all.
+    hopeless: drops slow calls from the seventh round on, so that the others get more time. A call is dropped when its
+        shortest turn exceeds this multiple of the shortest turn overall.
     """
     clocks = clocks or Clocks()
     deadline = clocks.real() + budget_s
@@ -85,12 +86,12 @@ def fastest(seconds: Mapping[str, float], preferred: Iterable[str]) -> str:
 
 
 def _compared(seconds: Mapping[str, list[float]]) -> dict[str, float]:
-    """Seconds of a call, from those of its turns. Calls that were dropped have only the first rounds."""
+    """Seconds of each call, computed from its turns. Dropped calls have only the first rounds."""
     quartiles = {name: quantiles(turns, n=4, method="inclusive")[0] for name, turns in seconds.items()}
-    # Of those that were never dropped.
+    # Rounds of the calls that were never dropped.
     rounds = max(map(len, seconds.values()))
     reference = min((name for name, turns in seconds.items() if len(turns) == rounds), key=lambda name: quartiles[name])
-    # A clock may stand still.
+    # A clock may not advance.
     ratios = {
         name: median(turn / other if other else 1.0 for turn, other in zip(turns, seconds[reference], strict=False))
         for name, turns in seconds.items()
@@ -109,7 +110,7 @@ def _turn(call: Callable[[], object], repetitions: int, clock: Callable[[], floa
 def _repetitions(call: Callable[[], object], clock: Callable[[], float]) -> int:
     for _ in range(_WARM_UPS):
         call()
-    # The shortest of several: after an interrupted call the turns would be too short to be timed.
+    # The shortest of several measurements: after an interrupted call, turns would be too short to time.
     once = math.inf
     for done in range(_MOST_CALIBRATIONS):
         if done >= _FEWEST_CALIBRATIONS and once >= _TURN_S:

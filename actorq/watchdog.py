@@ -1,6 +1,6 @@
 """Ends the process when a call hangs, so that the launcher or Kubernetes restarts it.
 
-A process cannot break off a hanging call of its own, nor release what the call holds.
+A process cannot interrupt its own hanging call, or release the resources that the call holds.
 """
 
 import ctypes
@@ -19,14 +19,14 @@ _log = logging.getLogger(__name__)
 
 # The descriptor itself: a hanging thread may hold the lock of `sys.stderr`.
 _STDERR = 2
-# The dump comes first.
+# Time for the dump, which precedes the exit.
 _DUMP_S = 1.0
 # Of <signal.h>, on Linux.
 _SIGEV_THREAD = 2
 
 
 class Watched:
-    """Records since when its thread has been inside a call: `with watched: environments.step(...)`."""
+    """Records when its thread entered a call: `with watched: environments.step(...)`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -55,9 +55,9 @@ class Guard(Protocol):
 class Watchdog:
     """Checks from its own thread whether a watched call takes longer than `limit_s` seconds.
 
-    Hanging native code may keep Python's lock, and then this thread cannot run. In that case two things that need no
-    lock act at twice the limit: faulthandler tells where the threads are, and a timer ends the process with the same
-    exit code. A process that was stopped (SIGSTOP) for so long ends so, too, once it continues. The timer is for Linux.
+    Hanging native code may hold Python's lock, and then this thread cannot run. Two mechanisms without locks act at
+    twice the limit. faulthandler prints where the threads are, and a timer ends the process with the same exit code. A
+    process that was stopped (SIGSTOP) for that long also ends when it continues. The timer exists only on Linux.
     Elsewhere faulthandler ends the process with exit code 1.
 
     what, setting: names of the watched thing and of the limit's setting, for the log.
@@ -104,7 +104,7 @@ class Watchdog:
     def check(self) -> None:
         """End the process if a watched call takes too long."""
         now = self._clock()
-        # Read once: the watched thread changes it meanwhile.
+        # Read once, because the watched thread may change it.
         waited = max((now - since for each in self._watched if (since := each.since) is not None), default=0.0)
         if waited > self._limit_s:
             _log.critical(
@@ -133,7 +133,7 @@ class Watchdog:
 
 
 class _SignalEvent(ctypes.Structure):
-    """`struct sigevent` of a 64-bit Linux: at an event, a new thread calls `function(value)`."""
+    """`struct sigevent` of 64-bit Linux: at an event, a new thread calls `function(value)`."""
 
     _fields_ = (
         ("value", ctypes.c_int64),
@@ -157,9 +157,9 @@ class _TimerSpec(ctypes.Structure):
 
 
 class _ExitTimer:
-    """A timer of the C library. When it expires, a thread without Python calls `_exit(code)`.
+    """A timer of the C library. When it expires, a thread outside Python calls `_exit(code)`.
 
-    It counts CLOCK_MONOTONIC, which stands still while the machine is suspended. Raises OSError.
+    It uses CLOCK_MONOTONIC, which stops while the machine is suspended. Raises OSError.
     """
 
     def __init__(self, code: int) -> None:
@@ -170,9 +170,9 @@ class _ExitTimer:
         self._check(self._libc.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)))
 
     def set(self, seconds: float) -> None:
-        """Expire after `seconds`, instead of at an earlier set moment."""
+        """Expire after `seconds`. Replaces an earlier deadline."""
         whole, part = divmod(seconds, 1)
-        # With an interval it tries again if no thread could be started.
+        # With an interval, the timer tries again if no thread could be started.
         spec = _TimerSpec(interval_s=1, value_s=int(whole), value_ns=int(part * 1e9))
         self._check(self._libc.timer_settime(self._timer, 0, ctypes.byref(spec), None))
 

@@ -1,13 +1,13 @@
 """Rewrites the int8 weights of an ONNX model as unsigned integers with the zero point 128, and back.
 
-Both encodings stand for the same numbers (actorq.domain.policy.WEIGHT_ENCODINGS). A rewritten model differs in these
-places only, so that rewriting it back gives the same bytes:
+Both encodings represent the same numbers (actorq.domain.policy.WEIGHT_ENCODINGS). A rewritten model differs only in
+the places below. Rewriting it back therefore gives the same bytes:
 
-- The weights and their zero points get the other type, and the highest bit of each value changes: w + 128 = w ^ 0x80.
-- An operator without a zero point gets that of `_ZERO_POINT`, a constant at the end of the model.
+- The weights and their zero points change type, and the highest bit of each value flips: w + 128 = w ^ 0x80.
+- An operator without a zero point gets `_ZERO_POINT`, a constant at the end of the model.
 
-The module reads ONNX's encoding by itself (protobuf's wire format), because actors and `actorq.load_policy` do without
-the onnx package, and because the bytes of a version must not depend on the version of a library.
+The module parses ONNX's encoding (protobuf's wire format) itself, for two reasons. Actors and `actorq.load_policy` work
+without the onnx package. The bytes of a version must not depend on a library's version.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ import numpy as np
 from actorq.domain.policy import SIGNED, UNSIGNED, WEIGHT_ENCODINGS, Policy
 from actorq.errors import InvalidInputError
 
-# The operators with int8 weights that schemes emit: positions of weights and their zero point among the inputs.
+# Operators with int8 weights in emitted models: input positions of the weights and of their zero point.
 _PRODUCTS = {
     b"DynamicQuantizeMatMul": ((1, 3),),
     b"QGemm": ((3, 5),),
@@ -29,11 +29,11 @@ _PRODUCTS = {
 }
 _ZERO_POINT = b"weights:zero_point"
 
-# Numbers of fields in onnx.proto, of length-delimited ones except for the type.
+# Field numbers in onnx.proto, of length-delimited fields except for the type.
 _GRAPH, _NODE, _INITIALIZER = 7, 1, 5
 _INPUT, _OPERATOR = 1, 4
 _TYPE, _NAME, _RAW_DATA = 2, 8, 9
-# Values of a tensor's type.
+# Type numbers of a tensor.
 _TYPES = {UNSIGNED: 2, SIGNED: 3}
 _LENGTH_DELIMITED = 2
 
@@ -41,7 +41,7 @@ Bytes = bytes | memoryview
 
 
 class _Field(NamedTuple):
-    """A field of a message: its number, and where the field, its value and the next field begin."""
+    """A field of a message: its number, and the positions of the field, of its value and of the next field."""
 
     number: int
     begin: int
@@ -53,7 +53,7 @@ class _Product(NamedTuple):
     """A node with int8 weights.
 
     tensors: names of its weights and of their zero points.
-    zero_point: the field that names the zero point of its only weight, if that is no constant of the emitted model.
+    zero_point: the field that names the zero point of its only weight, if that is not a constant of the emitted model.
     """
 
     node: _Field
@@ -62,23 +62,23 @@ class _Product(NamedTuple):
 
 
 def weight_encoding_of(model: bytes) -> str | None:
-    """The encoding of a model's int8 weights; None for a model without int8 products as schemes emit them."""
+    """The encoding of a model's int8 weights; None for a model without the int8 products that schemes emit."""
     parsed = _Model(model)
     return parsed.weight_encoding if parsed.products else None
 
 
 def with_weight_encoding(model: bytes, weight_encoding: str) -> bytes:
-    """The same model with its int8 weights in this encoding; the model itself if that changes nothing.
+    """The same model with its int8 weights in this encoding; unchanged if it already has this encoding.
 
-    Raises InvalidInputError when the weights of an int8 product are not constants as schemes emit them.
+    Raises InvalidInputError when the weights of an int8 product are not constants in the form that schemes emit.
     """
     parsed = _Model(model)
     if parsed.weight_encoding == weight_encoding or not parsed.products:
         return model
     if parsed.weight_encoding is None:
         raise InvalidInputError(
-            "model: expected int8 products whose weights are constants, all signed or all unsigned, got others; no "
-            f"{weight_encoding} weights can be made of them"
+            "model: expected int8 products whose weights are constants, all signed or all unsigned, got others; they "
+            f"cannot be converted to {weight_encoding} weights"
         )
     return parsed.flipped()
 
@@ -94,10 +94,10 @@ def in_weight_encoding(policy: Policy, weight_encoding: str) -> Policy:
 
 
 class _Model:
-    """A model, with the parts that a change of encoding affects.
+    """A model, and the parts that a change of encoding affects.
 
     products: the nodes with int8 weights.
-    weight_encoding: of their weights; None unless all are constants, and of one type.
+    weight_encoding: encoding of their weights; None unless all are constants of one type.
     """
 
     def __init__(self, model: bytes) -> None:
@@ -141,7 +141,7 @@ class _Model:
         places = _PRODUCTS[bytes(operator)]
         inputs = [each for each in fields if each.number == _INPUT]
         if len(inputs) <= max(zero_point for _, zero_point in places):
-            # No form that schemes emit.
+            # Schemes emit no such form.
             return _Product(node, (b"",), None)
         tensors = tuple(bytes(self._value(inputs[place])) for pair in places for place in pair)
         if len(places) == 1 and tensors[1] in (b"", _ZERO_POINT):
@@ -149,7 +149,7 @@ class _Model:
         return _Product(node, tensors, None)
 
     def _flipped(self, tensor: _Field, kind: int) -> list[Bytes]:
-        """A tensor with the other type and the highest bit of each value changed; of the same size."""
+        """A tensor of the same size with the other type, and the highest bit of each value flipped."""
         parts: list[Bytes] = [self._model[tensor.begin : tensor.value]]
         for each in self._fields(tensor.value, tensor.end):
             if each.number == _TYPE:
@@ -162,7 +162,7 @@ class _Model:
         return parts
 
     def _rewired(self, product: _Product, target: str) -> list[Bytes]:
-        """A node that reads the added zero point for unsigned weights, and none for signed ones."""
+        """A node that reads the added zero point for unsigned weights, or no zero point for signed ones."""
         node, place = product.node, product.zero_point
         if place is None:
             return [self._model[node.begin : node.end]]
@@ -170,7 +170,7 @@ class _Model:
         return _delimited(_NODE, self._model[node.value : place.begin], *named, self._model[place.end : node.end])
 
     def _first(self, message: _Field, number: int) -> bytes:
-        """The value of a message's first field with this number; empty without one."""
+        """The value of a message's first field with this number; empty if there is none."""
         fields = self._fields(message.value, message.end)
         return next((bytes(self._value(each)) for each in fields if each.number == number), b"")
 
@@ -178,7 +178,7 @@ class _Model:
         return self._model[field.value : field.end]
 
     def _fields(self, begin: int, end: int) -> Iterator[_Field]:
-        """The fields of the message in these bytes. Raises InvalidInputError when they are no message."""
+        """The fields of the message in these bytes. Raises InvalidInputError when they are not a message."""
         at = begin
         while at < end:
             key, value = self._varint(at)
@@ -200,7 +200,7 @@ class _Model:
             at = after
 
     def _varint(self, at: int) -> tuple[int, int]:
-        """A number in protobuf's encoding, and where it ends."""
+        """A number in protobuf's encoding, and its end position."""
         number = shift = 0
         while at < len(self._model) and shift < 70:
             byte = self._model[at]

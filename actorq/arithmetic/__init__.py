@@ -1,8 +1,8 @@
 """Finds out which integer products ONNX Runtime computes exactly on this processor.
 
-Without an int8 dot product, x86-64 processors add pairs of products in 16 bits, which may saturate. A processor's flags
-say too little: containers may hide them, and ONNX Runtime chooses its instructions by itself. So the products of each
-scheme run on extreme integers, beside the same products in float32. This takes some milliseconds once in a process.
+Without an int8 dot product, x86-64 processors add pairs of products in 16 bits, which may saturate. The processor's
+flags are not reliable: containers may hide them, and ONNX Runtime chooses its own instructions. This module therefore
+runs each scheme's products on extreme integers and compares them with float32. It takes milliseconds, once per process.
 """
 
 import functools
@@ -20,20 +20,20 @@ PROBES = Path(__file__).with_name("probes")
 """Folder of the models. actorq.quantization.emission.probes makes them."""
 INT8_INPUTS, INT4_INPUTS, PIXELS = 64, 128, (16, 4, 4)
 _INT4 = "int4"
-# Kernels for one row and for several may differ.
+# Kernels for one row and for several rows may differ.
 _BATCHES = (1, 8)
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What a processor computes exactly: encodings of int8 weights, the fastest first, and products of int4 weights."""
+    """Exact arithmetic of a processor: encodings of int8 weights, the fastest first, and products of int4 weights."""
 
     weight_encodings: tuple[str, ...] = WEIGHT_ENCODINGS
     int4: bool = True
 
     @property
     def weight_encoding(self) -> str:
-        """The encoding of int8 weights to act with. Signed if none is exact; see `inexact_schemes`."""
+        """The encoding of int8 weights to use. Signed if none is exact; see `inexact_schemes`."""
         return self.weight_encodings[0] if self.weight_encodings else SIGNED
 
     def only(self, weight_encoding: str) -> "Arithmetic":
@@ -48,13 +48,13 @@ class Arithmetic:
 
     @property
     def inexact_schemes(self) -> tuple[str, ...]:
-        """The schemes that this processor computes wrongly in each encoding."""
+        """The schemes that this processor computes wrongly in every encoding."""
         return (*(() if self.weight_encodings else ("int8", "int8-static")), *(() if self.int4 else (_INT4,)))
 
 
 @functools.cache
 def arithmetic() -> Arithmetic:
-    """The arithmetic of this processor, measured once in a process."""
+    """The arithmetic of this processor, measured once per process."""
     signed = (PROBES / f"{SIGNED}.onnx").read_bytes()
     return Arithmetic(
         tuple(each for each in WEIGHT_ENCODINGS if is_exact(with_weight_encoding(signed, each))),
@@ -64,7 +64,7 @@ def arithmetic() -> Arithmetic:
 
 def is_exact(probe: bytes) -> bool:
     """Whether ONNX Runtime can load and compute this probe exactly. Raises ImportError without ONNX Runtime."""
-    # Deferred, as ONNX Runtime is: commands without policies do without it.
+    # Imported here, because commands without policies do not need ONNX Runtime.
     from actorq.arithmetic.sessions import open_session
 
     try:
@@ -80,7 +80,7 @@ def is_exact(probe: bytes) -> bool:
 
 
 def _int8_feeds() -> dict[str, NDArray[np.generic]]:
-    """Rows of integers from 0 to 255, the first of the largest ones, and pixels."""
+    """Rows of integers from 0 to 255, and pixels. The first row and image hold the largest values."""
     rng, most = np.random.default_rng(0), max(_BATCHES)
     rows = rng.choice([0, 1, 128, 254, 255, 255], (most, INT8_INPUTS)).astype(np.float32)
     rows[0], rows[0, 0] = 255, 0
@@ -90,9 +90,9 @@ def _int8_feeds() -> dict[str, NDArray[np.generic]]:
 
 
 def int4_feeds() -> dict[str, NDArray[np.float32]]:
-    """Rows of 0 and 127 that have both: nothing is rounded, however a processor quantizes rows.
+    """Rows that contain both 0 and 127. They need no rounding, however a processor quantizes rows.
 
-    It does so around zero (x86-64) or from the lowest to the highest value (ARM with a dot product).
+    x86-64 quantizes around zero. ARM with a dot product quantizes from the lowest to the highest value.
     """
     rows = np.random.default_rng(0).choice([0, 127, 127], (max(_BATCHES), INT4_INPUTS))
     rows[:, :2] = (0, 127)

@@ -1,8 +1,8 @@
-"""The columns of a run's segments: one list over which segments, messages, replay and bounds loop.
+"""The columns of a run's segments: one list that segments, messages, replay and bounds iterate over.
 
-A new column is declared in `FURTHER`, and filled by its producer in the actor: a behavior policy's `columns`. A run
-names the further columns that it wants (`RunSpec.columns`). Nothing between the producer and the reader knows a column
-by name.
+To add a column, declare it in `FURTHER` and fill it in the actor: in the `columns` of a behavior policy. A run names
+the further columns that it needs (`RunSpec.columns`). Code between the producer and the reader knows no column by
+name.
 """
 
 import math
@@ -21,9 +21,10 @@ Array = NDArray[np.generic]
 
 
 class Per(Enum):
-    """What a column has an entry for, in each environment of a segment of T steps.
+    """The number of entries of a column, in each environment of a segment of T steps.
 
-    ROW: each of the K - 1 + T + 1 rows of observations, with K the frame stack. STEP: each of T steps. SEGMENT: once.
+    ROW: one for each of the K - 1 + T + 1 rows of observations, with K the frame stack. STEP: one for each of T steps.
+    SEGMENT: one.
     """
 
     ROW = "row"
@@ -35,7 +36,7 @@ class Per(Enum):
 class Column:
     """One array of a segment, [rows, N, *shape], [T, N, *shape] or [N, *shape].
 
-    batched: whether algorithms get it in their batches. The others are for the replay alone.
+    batched: whether algorithms get the column in their batches. Other columns are for the replay only.
     """
 
     name: str
@@ -57,9 +58,9 @@ class Column:
 
 
 def columns_of(spec: EnvironmentSpec, further: Collection[str] = ()) -> tuple[Column, ...]:
-    """The columns of the segments of a run in this environment.
+    """The columns of a run's segments in this environment.
 
-    further: names of further columns that the run wants. One that has no meaning in this environment is left out.
+    further: names of further columns that the run needs. Columns that this environment lacks are left out.
     """
     flag = np.dtype(np.bool_)
     wanted = (declare(spec) for name, declare in FURTHER.items() if name in further)
@@ -76,7 +77,7 @@ def columns_of(spec: EnvironmentSpec, further: Collection[str] = ()) -> tuple[Co
 
 
 def _hindsight(each: HindsightColumns) -> dict[str, Callable[[EnvironmentSpec], Column | None]]:
-    """The columns of other goals, in environments with goals."""
+    """The columns of other goals, for environments with goals."""
     copies, flag = each.copies, np.dtype(np.bool_)
 
     return {
@@ -97,12 +98,12 @@ FURTHER: Mapping[str, Callable[[EnvironmentSpec], Column | None]] = {
     LOG_PROBABILITIES: lambda spec: Column(LOG_PROBABILITIES, (), np.dtype(np.float32)),
     **{name: declare for each in HINDSIGHT for name, declare in _hindsight(each).items()},
 }
-"""Columns that not all runs have, by their names. None where an environment has no such column.
+"""Columns that only some runs have, by name. The function returns None if the environment has no such column.
 
-greedy_actions: [T, N, *action], continuous actions only: the policy's actions without noise, or the random actions
-    themselves while actions are uniformly random.
+greedy_actions: [T, N, *action], continuous actions only: the policy's actions without noise. During uniformly random
+    exploration they are the random actions.
 log_probabilities: float32[T, N], logarithm of the probability (or density) with which the acting policy drew each
     action.
-hindsight_goals_K, hindsight_rewards_K, hindsight_terminated_K: of environments with goals, K other goals of each step;
+hindsight_goals_K, hindsight_rewards_K, hindsight_terminated_K: K other goals of each step, in environments with goals;
     see `HindsightColumns`.
 """

@@ -1,4 +1,4 @@
-"""The identity of an environment besides its id: keyword arguments and wrappers."""
+"""The identity of an environment in addition to its id: keyword arguments and wrappers."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from actorq.errors import InvalidInputError
 
 ImageLayout = Literal["auto", "channels-first", "channels-last"]
 _LIBRARY = "gymnasium.wrappers"
-# Gymnasium's wrappers that change rewards and nothing else, and those that keep statistics of observations.
+# Gymnasium's wrappers that change only rewards, and those that keep statistics of observations.
 _OF_REWARDS = ("NormalizeReward", "TransformReward", "ClipReward")
 _OF_STATISTICS = ("NormalizeObservation",)
 # Bound on the text of all arguments.
@@ -18,11 +18,11 @@ MAX_ARGUMENTS_BYTES = 8192
 
 @dataclass(frozen=True)
 class EnvironmentArguments:
-    """Two environments of one id are the same only with equal arguments. All values are JSON values.
+    """Keyword arguments and wrappers of an environment. Environments with one id are equal only if these are equal.
 
-    keywords: arguments of the function that makes the environment, by name.
+    keywords: arguments of the function that creates the environment, by name. All values are JSON values.
     wrappers: MODULE:CLASS and its keyword arguments, the innermost wrapper first.
-    image_layout: the order of an image's axes; auto: by their lengths.
+    image_layout: the order of an image's axes; auto: inferred from their lengths.
     """
 
     keywords: Mapping[str, Any] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class EnvironmentArguments:
         return self.to_text() or "no arguments"
 
     def to_text(self) -> str:
-        """One line of ASCII; empty for none. `from_text` restores equal arguments."""
+        """One line of ASCII; empty without arguments. `from_text` restores equal arguments."""
         if self == NO_ARGUMENTS:
             return ""
         values = asdict(self)
@@ -43,26 +43,26 @@ class EnvironmentArguments:
 
     @property
     def reward_wrappers(self) -> tuple[str, ...]:
-        """The wrappers that change rewards and nothing else, as far as they are known."""
+        """The known wrappers that change only rewards."""
         return tuple(path for path, _ in self.wrappers if _is_of(path, _OF_REWARDS))
 
     @property
     def statistics_wrappers(self) -> tuple[str, ...]:
-        """The wrappers whose observations depend on those before, as far as they are known."""
+        """The known wrappers whose observations depend on earlier observations."""
         return tuple(path for path, _ in self.wrappers if _is_of(path, _OF_STATISTICS))
 
     def for_evaluations(self) -> "EnvironmentArguments":
-        """The same environment with its own rewards, so that returns and the target are in one unit."""
+        """The environment without reward wrappers, so that returns and the target have the same unit."""
         return replace(self, wrappers=tuple(each for each in self.wrappers if not _is_of(each[0], _OF_REWARDS)))
 
     @classmethod
     def from_text(cls, text: str) -> "EnvironmentArguments":
-        """The arguments of `to_text`'s line. Raises InvalidInputError."""
+        """Parse the line that `to_text` wrote. Raises InvalidInputError."""
         if not text:
             return cls()
         try:
             values = json.loads(text)
-            # JSON has no NaN and no infinity. 1e999 is read as infinity.
+            # JSON has no NaN and no infinity. The parser reads 1e999 as infinity.
             json.dumps(values, allow_nan=False)
         except (ValueError, RecursionError):
             values = None
@@ -94,6 +94,6 @@ def _is_wrapper(value: Any) -> bool:
 
 
 def modules_of(environment_id: str, arguments: EnvironmentArguments = NO_ARGUMENTS) -> set[str]:
-    """The modules that an environment and its wrappers import: MODULE of MODULE:NAME."""
+    """The modules that an environment and its wrappers import: the MODULE of each MODULE:NAME."""
     paths = (environment_id, *(path for path, _ in arguments.wrappers))
     return {module for path in paths if (module := path.rpartition(":")[0])}

@@ -1,4 +1,4 @@
-"""Goals of an environment, and the columns with goals that replace them in hindsight (arXiv 1707.01495)."""
+"""Goals of an environment, and the columns with alternative goals for hindsight (arXiv 1707.01495)."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ from actorq.domain.limits import MAX_GOAL_COPIES
 
 @dataclass(frozen=True)
 class Goal:
-    """Which components of a vector of observations are the achieved goal and the desired one.
+    """The positions of the achieved and the desired goal in a vector of observations.
 
-    achieved, desired: the first component of each. size: number of components of a goal.
+    achieved, desired: index of the first component of each. size: number of components of a goal.
     """
 
     achieved: int
@@ -28,14 +28,14 @@ class Goal:
         return observations[..., self.desired : self.desired + self.size]
 
     def fits(self, components: int) -> bool:
-        """Whether both goals are parts of a vector of so many components, and do not overlap."""
+        """Whether both goals fit into a vector of this length and do not overlap."""
         apart = abs(self.achieved - self.desired) >= self.size
         return self.size >= 1 and apart and max(self.achieved, self.desired) + self.size <= components
 
 
 @dataclass(frozen=True)
 class HindsightColumns:
-    """The names of the columns with other goals of each step. `copies` is a part of them: it decides their shapes."""
+    """The names of the columns with other goals for each step. The names contain `copies`, which sets the shapes."""
 
     copies: int
 
@@ -46,12 +46,12 @@ class HindsightColumns:
 
     @property
     def rewards(self) -> str:
-        """The reward of the step with each of them, float32[T, N, copies]."""
+        """The reward of the step under each of these goals, float32[T, N, copies]."""
         return f"hindsight_rewards_{self.copies}"
 
     @property
     def terminated(self) -> str:
-        """Whether the step ends the episode with each of them, bool[T, N, copies]."""
+        """Whether the step ends the episode under each of these goals, bool[T, N, copies]."""
         return f"hindsight_terminated_{self.copies}"
 
     @property
@@ -61,7 +61,7 @@ class HindsightColumns:
 
 
 HINDSIGHT = tuple(map(HindsightColumns, range(1, MAX_GOAL_COPIES + 1)))
-"""The columns for each number of copies."""
+"""The columns for each possible number of copies."""
 
 
 def hindsight_of(names: tuple[str, ...]) -> HindsightColumns | None:

@@ -1,7 +1,7 @@
-"""Observations of several arrays: each array is a leaf, and an observation is the bytes of all leaves in order.
+"""Observations of several arrays: each array is a leaf. An observation is the bytes of all leaves in order.
 
-So segments, messages and the replay keep one array of bytes, whatever the leaves are. The environment's door packs
-them. Those who compute with them take views.
+Segments, messages and the replay therefore keep one array of bytes for any set of leaves. The actor packs the leaves
+where it reads the environment. Code that computes with leaves uses views.
 """
 
 import math
@@ -24,12 +24,12 @@ _FORMS: dict[Kind, tuple[int, tuple[str, ...]]] = {
     "category": (0, ("int32",)),
     "mask": (1, ("bool",)),
 }
-# Each leaf begins at a multiple of so many bytes, so that its numbers are aligned.
+# Each leaf begins at a multiple of this many bytes, so that its numbers are aligned.
 _ALIGNMENT = 8
-# Name of the leaf of all numbers, name of the leaf of a mask, and the latter's name as an input of a policy.
+# Name of the leaf that joins all numbers, name of a mask's leaf, and the mask's name as an input of a policy.
 VECTOR, ACTION_MASK, MASK = "vector", "action_mask", "mask"
 OBSERVATIONS = "observations"
-"""Name of the input of a policy graph that takes observations of one array; before "/LEAF" with several."""
+"""Name of the policy graph's input for observations of one array. With several arrays: "observations/LEAF"."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Leaf:
 
     @property
     def fault(self) -> str:
-        """What does not fit the kind; empty where all does."""
+        """A mismatch between this leaf and its kind; empty if there is none."""
         axes, dtypes = _FORMS[self.kind]
         if len(self.shape) != axes or self.dtype not in dtypes:
             return f"{self.kind} must have {axes} axes of {' or '.join(dtypes)}, got {self.dtype}{list(self.shape)}"
@@ -66,7 +66,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Image:
-    """An image as a policy sees it."""
+    """An image in the form that a policy gets."""
 
     channels: int
     height: int
@@ -81,7 +81,7 @@ class Image:
 
     @property
     def pixels(self) -> str:
-        """Its sides in words."""
+        """Height and width in words."""
         return f"{self.height} x {self.width} pixels"
 
 
@@ -113,12 +113,12 @@ def views(leaves: Leaves, packed: NDArray[Any]) -> dict[str, NDArray[Any]]:
 
 
 def fault_of(leaves: Leaves, packed: NDArray[Any]) -> str:
-    """What no learner takes in observations uint8[..., bytes], with the leaf's name; empty where all is well."""
+    """A value in observations uint8[..., bytes] that learners refuse, with its leaf's name; empty if there is none."""
     for leaf, values in zip(leaves, views(leaves, packed).values(), strict=True):
         if leaf.kind == "numbers" and not within_numbers(values).all():
             return f"{leaf.name}: {float(values[~within_numbers(values)][0]):g}"
         if leaf.kind == "category" and not ((values >= 0) & (values < leaf.categories)).all():
-            return f"{leaf.name}: a category beyond 0 to {leaf.categories - 1}"
+            return f"{leaf.name}: a category outside 0 to {leaf.categories - 1}"
         if np.dtype(leaf.dtype) == np.bool_ and (values.view(np.uint8) > 1).any():
             return f"{leaf.name}: a flag that is neither 0 nor 1"
         if leaf.kind == "mask" and not values.any(axis=-1).all():

@@ -1,6 +1,6 @@
-"""Limits of all values that services exchange, keep, or take as settings.
+"""Limits of all values that services exchange or store, and of settings.
 
-docs/reference/limits.md has the limits as a table.
+docs/reference/limits.md shows the limits as a table.
 """
 
 from typing import Any
@@ -9,20 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 USUAL_SEGMENT_BYTES = 1024 * 1024
-# Bounds a segment's or chunk's message with its field headers. The receiver refuses anything larger.
+# Bound on the message of a segment or chunk, with its field headers. The receiver refuses larger messages.
 MAX_MESSAGE_BYTES = 2 * 1024 * 1024
-# Of a segment of one step, whose observations may be large, without its field headers.
+# Bound on a segment of one step without its field headers. Its observations may be large.
 MAX_SEGMENT_BYTES = MAX_MESSAGE_BYTES - 64 * 1024
-# Bounds checkpoints and policies, which receivers assemble from chunks: four times the FP32 tensors of a policy with
+# Bound on checkpoints and policies, which receivers assemble from chunks: four times the FP32 tensors of a policy with
 # three layers of 4096 units. Larger policies are too slow for actors.
 MAX_BLOB_BYTES = 512 * 1024**2
 
 MAX_DIMENSIONS = 32
 # No message can hold a larger tensor or a larger element of a space.
 MAX_TENSOR_BYTES = MAX_MESSAGE_BYTES
-# Versions are compared, and added to, as int64.
+# Code compares versions, and adds to them, as int64.
 MAX_VERSION = 2**62 - 1
-# Processes of learners have numbers of the same kind, which are the upper bits of incarnations.
+# Learner processes have the same kind of numbers. They are the upper bits of incarnations.
 MAX_EPOCH = 2**31 - 1
 # Sequences, incarnations and counters are stored as int64.
 MAX_COUNT = 2**63 - 1
@@ -41,25 +41,25 @@ MAX_RATE = 1e12
 MAX_MAGNITUDE = 1e30
 MAX_DISCRETE_ACTIONS = 65_536
 MAX_FRAME_STACK = 256
-# Of an observation, and discrete parts of an action.
+# Leaves of an observation, and discrete parts of an action.
 MAX_LEAVES = 64
 MAX_PARTS = 1_024
 MAX_ENVIRONMENTS = 65_536
 # Copies of a step with other goals.
 MAX_GOAL_COPIES = 16
-# Of a segment.
+# Columns of a segment.
 MAX_COLUMNS = 128
 MAX_SEGMENT_STEPS = 2**20
 MAX_QUEUED_SEGMENTS = 65_536
 MAX_REPORT_PERIOD_S = 86_400.0
 MAX_PATIENCE_S = 3_600.0
-# As many as fit a segment's bytes.
+# As many as fit into a segment's bytes.
 MAX_SPANS = 32_768
 MAX_SEGMENT_EPISODES = 65_536
 MAX_EVALUATION_EPISODES = 10_000
 MAX_ACTIVATIONS = 100
 MAX_PROCESSES = 1_000
-# Of an algorithm.
+# Figures of an algorithm.
 MAX_FIGURES = 64
 MAX_ACTORS = 1_000
 MAX_SERVICES = 32
@@ -72,11 +72,11 @@ MAX_RUNGS = 64
 MAX_GRAPH_DIGESTS = 1_024
 MAX_ENCODINGS = 32
 MAX_INPUTS = 64
-# Largest absolute value of an observation, a reward and a drawn action. The squares of gradients, which Adam keeps in
-# float32, stay finite (docs/decisions/0051-numbers-of-actors.md).
+# Largest absolute value of an observation, a reward and a drawn action. With this bound, the squared gradients that
+# Adam keeps in float32 stay finite (docs/decisions/0051-numbers-of-actors.md).
 LARGEST_NUMBER = 1e9
 
 
 def within_numbers(numbers: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which numbers are from -LARGEST_NUMBER to LARGEST_NUMBER, bool of their shape; NaN is not."""
+    """Whether each number is from -LARGEST_NUMBER to LARGEST_NUMBER, bool of the same shape; False for NaN."""
     return (numbers >= -LARGEST_NUMBER) & (numbers <= LARGEST_NUMBER)

@@ -10,25 +10,25 @@ from numpy.typing import NDArray
 from actorq.domain.signature import Signature
 
 FP32 = "fp32"
-# Fallback of an actor if its processor computes another scheme wrongly. It computes in float32.
+# Scheme of an actor whose processor computes the requested scheme wrongly. It computes in float32.
 FALLBACK = "int8-weights"
-# The built-in schemes, by the names that actors use; actorq.quantization.schemes explains each. Packages add others:
-# see actorq.config.schemes.
+# The built-in schemes, named as in the settings of actors. actorq.quantization.schemes explains each. Packages add
+# others: see actorq.config.schemes.
 SCHEMES = (FP32, FALLBACK, "int8", "int8-static", "int4")
 # Schemes that compute in float32. The results of other schemes depend on the processor's instructions.
 FLOAT_SCHEMES = (FP32, FALLBACK)
-# Each actor measures the schemes on its own processor and takes the fastest.
+# Each actor measures the schemes on its own processor and uses the fastest.
 AUTO = "auto"
 
-# Encodings of int8 weights. Both stand for the same numbers: unsigned ones have the zero point 128 and are 128 higher.
-# Without an int8 dot product an x86-64 processor adds pairs of signed products in 16 bits, which may saturate. The
-# unsigned form is exact there. With a dot product both are exact, and the signed form is faster.
+# Encodings of int8 weights. Both represent the same numbers: unsigned weights have the zero point 128 and are 128
+# higher. Without an int8 dot product, an x86-64 processor adds pairs of signed products in 16 bits, which may saturate.
+# The unsigned encoding is exact there. With a dot product both are exact, and the signed encoding is faster.
 SIGNED, UNSIGNED = "signed", "unsigned"
 WEIGHT_ENCODINGS = (SIGNED, UNSIGNED)
-# Built-in schemes without int8 products. Their policies have a single form, which counts as signed.
+# Built-in schemes without int8 products. Their policies have a single encoding, which counts as signed.
 _ONE_ENCODING = (FP32, FALLBACK, "int4")
 
-# Names of versions besides numbers: the highest mean return in its newest evaluation, and the highest number.
+# Names of versions: the highest mean return in its newest evaluation, and the highest number.
 BEST, NEWEST = "best", "newest"
 
 # Formats of a layer's weights.
@@ -37,14 +37,14 @@ INT8_PER_TENSOR = "int8 per tensor"
 INT8_PER_CHANNEL = "int8 per channel"
 INT4_PER_BLOCK = "int4 per block"
 
-# The reason for a layer in float that its scheme would have quantized.
+# The reason why a layer stays in float although its scheme quantizes such layers.
 FIDELITY_GATE = "fidelity gate"
 
-# Bound on the distance of a publisher's next version to the highest one. No run publishes as many versions, and no
-# single message can use up all numbers.
+# Bound on the distance from the highest version to a publisher's next version. No run publishes this many versions.
+# A single message therefore cannot use up all numbers.
 MAX_VERSION_STEP = 2**32
 
-# A calibration batch travels with the parameters. This prefix precedes the name of its graph input.
+# The parameters carry a calibration batch for each graph input. The batch's name is this prefix and the input's name.
 CALIBRATION_PREFIX = "calibration:"
 
 
@@ -52,7 +52,7 @@ CALIBRATION_PREFIX = "calibration:"
 class PolicyGraph:
     """An ONNX model without weights. Its graph inputs are the data inputs, then every parameter by name.
 
-    signature: of the data inputs and the outputs; the model has it in its metadata, too.
+    signature: signature of the data inputs and the outputs; the model's metadata contains it, too.
     """
 
     model: bytes
@@ -67,7 +67,7 @@ class PolicyGraph:
 class Variant(NamedTuple):
     """A form of a version's policy: its scheme and the encoding of its int8 weights. See `variant_of`.
 
-    Its text is the scheme for signed weights, else SCHEME.unsigned, as in the names of files.
+    Its text is SCHEME for signed weights and SCHEME.unsigned for others. File names contain this text.
     """
 
     scheme: str
@@ -107,7 +107,7 @@ class Checkpoint:
     parameters: every parameter of the graph under its name.
     calibration: for each data input a batch of recent observations, [B, *observation].
     snapshot_at: unix seconds by the learner's clock.
-    received: the bytes that parameters and calibration were read from; None if there were none.
+    received: the bytes that parameters and calibration were parsed from; None if there are none.
     """
 
     version: int
@@ -146,7 +146,7 @@ class OutputError:
 
 @dataclass(frozen=True)
 class RefusedRung:
-    """A rung of the ladder that the fidelity gate refused: its layers in float, and its errors."""
+    """A ladder rung that the fidelity gate refused: its layers in float, and its errors."""
 
     float_layers: tuple[str, ...]
     relative_mean_error: float
@@ -214,7 +214,7 @@ class PolicyDescriptor:
 
     @property
     def effective_scheme(self) -> str:
-        """The scheme that acts: "fp32" if no layer could be quantized, or if none passed the fidelity gate."""
+        """The scheme of the computation: "fp32" if no layer could be quantized, or none passed the fidelity gate."""
         layers = self.fidelity.layers
         return FP32 if layers and all(layer.in_float for layer in layers) else self.scheme
 
@@ -243,9 +243,9 @@ class RetainedPolicy:
 
 
 def chosen_version(choice: str, retained: Sequence[RetainedPolicy]) -> RetainedPolicy | None:
-    """The version that "best", "newest" or a number names; None when there is none.
+    """The version that "best", "newest" or a number names; None if there is no such version.
 
-    Of equally good versions the newest one is the best.
+    Of equally good versions, the newest is the best.
     """
     if choice == BEST:
         evaluated = [each for each in retained if each.mean_return is not None]

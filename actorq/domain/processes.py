@@ -1,9 +1,9 @@
-"""What processes and meters report of the resources that they use."""
+"""Resource usage that processes and meters report."""
 
 from dataclasses import dataclass
 
 UNAVAILABLE = "unavailable"
-"""Prefix of the method of a reading without energy. The reason follows."""
+"""Prefix of a reading's method when there is no energy. The reason follows."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,12 @@ class Amount:
 
 @dataclass(frozen=True)
 class NodeEnergy:
-    """Counters of one meter for one whole machine since that meter started. All counters only grow.
+    """Counters of one meter for one whole machine since that meter started. Counters never decrease.
 
     `NodeEnergy` in protos/actorq/v1/process.proto explains the fields, with their units.
 
     node: name of the machine. Its processes must report the same name.
-    tdp_watts: full-load power in the CPU power model; None if the CPU power was measured or is not known.
+    tdp_watts: full-load power in the CPU power model; None if the CPU power was measured or is unknown.
     """
 
     node: str
@@ -56,5 +56,5 @@ class ProcessStats:
 
     @property
     def incarnation(self) -> str:
-        """Identifies this life of the process. Process ids alone are reused, above all in containers."""
+        """Identifies one start of the process. Process ids alone are reused, especially in containers."""
         return f"{self.pid}-{round(self.started_at * 1000)}"

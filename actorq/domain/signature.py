@@ -1,7 +1,7 @@
-"""What the inputs and outputs of a policy graph are: each has a role, by which all services read it.
+"""The roles of a policy graph's inputs and outputs. All services find inputs and outputs by role.
 
-The learner tells the signature with the graph. An emitted model has it in its metadata, so that store, export, relays
-and actors need no further message. `signature_of` gives roles to a model that has none, such as one of another library.
+The learner sends the signature with the graph. An emitted model has it in its metadata. Stores, exports, relays and
+actors therefore need no further message. `signature_of` infers roles for a model without them, such as a library's.
 """
 
 import json
@@ -25,24 +25,24 @@ METADATA = "signature"
 
 
 class Role(StrEnum):
-    """What an input or output is, [B, ...] each. Every role but OBSERVATION and OTHER occurs at most once."""
+    """The role of an input or output, [B, ...] each. Every role but OBSERVATION and OTHER occurs at most once."""
 
     OBSERVATION = "observation"
     """An observation, or one of its arrays."""
     MASK = "mask"
-    """Which choices are allowed."""
+    """The allowed choices."""
     NOISE = "noise"
-    """Standard normal numbers float32[B, components] that a policy turns into exploration; zeros for none."""
+    """Standard normal numbers float32[B, components] that a policy turns into exploration; zeros for greedy actions."""
     STATE = "state"
-    """The memory of a policy, input and output alike. Reserved: no policy has one yet."""
+    """The memory of a recurrent policy, both input and output. Reserved: no policy has it yet."""
 
     VALUES = "q_values"
-    """A value for each choice of each discrete part, float32[B, choices], of which the largest is taken; or the choice
-    itself, in whole numbers."""
+    """A value for each choice of each discrete part, float32[B, choices]; the largest wins. Or the choices themselves
+    as whole numbers."""
     LOGITS = "logits"
     """Logarithms of unscaled probabilities of the choices of each discrete part, float32[B, choices]."""
     ACTIONS = "actions"
-    """Continuous actions float32[B, *action]: with the noise, or the likeliest ones."""
+    """Continuous actions float32[B, *action]: with noise, or the most likely actions."""
     GREEDY_ACTIONS = "greedy_actions"
     """Continuous actions without the noise."""
     MEAN = "mean"
@@ -50,7 +50,7 @@ class Role(StrEnum):
     LOG_STD = "log_std"
     """Logarithm of its standard deviation float32[B, components], in the same units."""
     OTHER = "other"
-    """An output without a role here, such as a value of the observation. Samplers of other packages know its name."""
+    """An output without one of these roles, such as a value estimate. Samplers of packages find it by its name."""
 
 
 _DISCRETE = (Role.VALUES, Role.LOGITS)
@@ -75,7 +75,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Signature:
-    """Inputs and outputs of a policy graph, each batch first, in the graph's order. The first output acts.
+    """Inputs and outputs of a policy graph, each batch first, in the graph's order. The first output is the action.
 
     Raises InvalidInputError for a role in the wrong place or twice, and for numbers out of range.
     """
@@ -104,7 +104,7 @@ class Signature:
 
     @property
     def acting(self) -> Port:
-        """The output that acts."""
+        """The output that chooses the action."""
         return self.outputs[0]
 
     @property
@@ -113,7 +113,7 @@ class Signature:
         return self.acting.role in _DISCRETE
 
     def output(self, what: str) -> str | None:
-        """The name of the first output of this role, or of the other output with this name; None if there is none."""
+        """The name of the first output with this role, or of the OTHER output with this name; None if there is none."""
         others = (port.name for port in self.outputs if port.role is Role.OTHER and port.name == what)
         return next((port.name for port in self.outputs if port.role == what), next(others, None))
 
@@ -127,7 +127,7 @@ class Signature:
 
     @classmethod
     def from_text(cls, text: str) -> "Signature":
-        """Read what `to_text` wrote. Raises InvalidInputError for anything else."""
+        """Parse the text that `to_text` wrote. Raises InvalidInputError for any other text."""
         try:
             tree = json.loads(text)
             return cls(*(tuple(map(_port, tree[what])) for what in ("inputs", "outputs")))
@@ -135,8 +135,8 @@ class Signature:
             raise InvalidInputError(f"signature: expected inputs and outputs with roles, got {error!r:.200}") from None
 
 
-def _port(told: Any) -> Port:
-    name, role, sizes, spans = told
+def _port(values: Any) -> Port:
+    name, role, sizes, spans = values
     if not isinstance(name, str) or len(name) > MAX_TEXT_BYTES or not all(type(size) is int for size in sizes):
         raise ValueError("a name that is no text, or sizes that are no whole numbers")
     return Port(name, Role(role), tuple(sizes), tuple(map(float, spans)))
@@ -149,13 +149,13 @@ def signature_of(
     spans: Sequence[float] = (),
     sizes: Sequence[int] = (),
 ) -> Signature:
-    """The signature of a graph whose names follow the convention: an output of a role has the role's name.
+    """Infer the signature of a graph from its names: an output's name is its role.
 
-    Other outputs are OTHER. The first output acts. Of the inputs, "noise" beside others is noise, "mask" is the mask,
-    and the others are observations.
+    Other outputs are OTHER. The first output is the action. With several inputs, "noise" is the noise and "mask" is the
+    mask. All other inputs are observations.
 
-    discrete: whether the first output has values of choices, and not actions; by default if its name says so.
-    spans: of the actions; see `Port`. sizes: of values and logits.
+    discrete: whether the first output has values of choices instead of actions; by default its name decides.
+    spans: spans of the actions; see `Port`. sizes: sizes of values and logits.
     """
     names = tuple(inputs)
     first, *others = outputs

@@ -1,4 +1,4 @@
-"""What an environment gives and takes: the spaces of its observations and actions, and their spec."""
+"""The observation and action spaces of an environment, and its spec."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,21 +13,21 @@ from actorq.domain.goals import Goal
 from actorq.domain.leaves import MASK, OBSERVATIONS, Image, Leaf, views
 from actorq.errors import UserError
 
-# What images are of: bytes, and planes of bits as in MinAtar.
+# Dtypes of images: bytes, and planes of bits as in MinAtar.
 _IMAGE_DTYPES = ("uint8", "bool")
-# Pixels of a side: the kernel of the smallest network for images.
+# Smallest side of an image in pixels: the kernel size of the smallest network for images.
 SMALLEST_IMAGE = 3
 
-# Length of a value in an error: bounds may have one number for each of thousands of elements.
+# Length of a value in an error. Bounds may have a number for each of thousands of elements.
 _SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """Shape and dtype of one observation or action, without batch dimensions, and bounds if the space has them.
+    """Shape and dtype of one observation or action, without batch dimensions, and its bounds if the space has any.
 
     low, high: bounds of each element in C order, or one value for all elements; empty if unbounded.
-    leaves: the arrays of an observation of several, whose bytes it is (actorq.domain.leaves); empty for one array.
+    leaves: the arrays of a packed observation (actorq.domain.leaves); empty for one array.
     """
 
     shape: tuple[int, ...]
@@ -38,10 +38,10 @@ class ArraySpec:
 
     @property
     def inputs(self) -> "dict[str, ArraySpec]":
-        """What a policy's graph takes for it, by name: "observations", or an input for each leaf.
+        """The inputs of a policy's graph for it, by name: "observations", or an input for each leaf.
 
-        Leaves are named observations/NAME, and a mask is named mask. Images are stacked; of other leaves a policy sees
-        the newest.
+        Leaves are named observations/NAME, and a mask is named mask. Images are stacked. Of other leaves the policy
+        gets only the newest.
         """
         if not self.leaves:
             return {OBSERVATIONS: self}
@@ -54,7 +54,7 @@ class ArraySpec:
         }
 
     def split(self, values: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Views of observations [B, *shape] for each of the `inputs`, [B, ...] by name."""
+        """Views of observations [B, *shape] for each of the `inputs`, by name, [B, ...] each."""
         if not self.leaves:
             return {OBSERVATIONS: values}
         found = views(self.leaves, values)
@@ -66,7 +66,7 @@ class ArraySpec:
 
     @property
     def bounded(self) -> bool:
-        """Whether every element has both bounds, and their difference is above 0 and finite in float32."""
+        """Whether every element has both bounds, and their difference is positive and finite in float32."""
         with np.errstate(over="ignore", invalid="ignore"):
             low, high = self.bounds()
             return bool(self.low and self.high) and bool(np.all((low < high) & (high - low < np.inf)))
@@ -85,18 +85,19 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """All that a learner must know about an environment to build its networks.
+    """The facts about an environment from which a learner builds its networks.
 
     `actions` is the spec of one action. `sizes` is the number of values of each of its discrete parts; empty for
-    continuous actions. A discrete action has shape () and an integer dtype, one of several parts has shape (parts,).
-    With continuous parts beside them, an action is float32: the discrete parts come first, as whole numbers.
+    continuous actions. A discrete action has shape () and an integer dtype. An action of several discrete parts has
+    shape (parts,). With additional continuous parts, an action is float32: the discrete parts come first, as whole
+    numbers.
 
-    `reward_threshold` is the mean return at which the environment's authors call it solved, if they say so. A policy
-    sees `frame_stack` successive observations. `goal` tells where the goals are in a vector of observations; None where
-    there are none. `indicators` tells which components of the vector are bits or one-hot categories, which are never
-    normalized: start and stop of each range, one after the other. `parts` names the parts that the vector joins, each
-    with its number of components, as a person reads it; empty where the environment itself has a vector or an image.
-    `action_parts` tells the same of actions. Neither is sent or compared.
+    `reward_threshold` is the mean return at which the environment's authors call it solved, if they name one. A policy
+    gets `frame_stack` successive observations. `goal` has the positions of the goals in a vector of observations; None
+    without goals. `indicators` has the components of the vector that are bits or one-hot categories, which are never
+    normalized: start and stop of each range, one after the other. `parts` names the parts that the vector joins, for
+    people, each with its number of components; empty if the environment itself has a vector or an image.
+    `action_parts` does the same for actions. The last two are neither sent nor compared.
     """
 
     environment_id: str
@@ -126,17 +127,17 @@ class EnvironmentSpec:
 
     @property
     def mask(self) -> Leaf | None:
-        """The leaf that tells which choices are allowed."""
+        """The leaf of the allowed choices."""
         return next((leaf for leaf in self.leaves if leaf.kind == "mask"), None)
 
     @property
     def encoded(self) -> tuple[Leaf, ...]:
-        """The leaves that a policy computes with: all but the mask."""
+        """The leaves that a policy computes with: all except the mask."""
         return tuple(leaf for leaf in self.leaves if leaf.kind != "mask")
 
     @property
     def vector(self) -> ArraySpec | None:
-        """The numbers of an observation, which a run may normalize; None where there are only images."""
+        """The numbers of an observation, which a run may normalize; None if there are only images."""
         if not self.leaves:
             return None if self.image is not None else self.observations
         numbers = next((leaf for leaf in self.leaves if leaf.kind == "numbers"), None)
@@ -144,12 +145,12 @@ class EnvironmentSpec:
 
     @property
     def acting_size(self) -> int:
-        """Components of a policy's acting output: values of all choices, or components of one continuous action."""
+        """Components of a policy's action output: values of all choices, or components of one continuous action."""
         return sum(self.sizes) or self.components
 
     @property
     def has_parts(self) -> bool:
-        """Whether an action has several discrete parts, or continuous components beside discrete ones."""
+        """Whether an action has several discrete parts, or both discrete and continuous parts."""
         return bool(self.sizes) and self.actions.shape != ()
 
     @property
@@ -161,7 +162,7 @@ class EnvironmentSpec:
 
     @property
     def continuous_part(self) -> "EnvironmentSpec":
-        """The spec with the continuous components of its actions alone."""
+        """The spec with only the continuous components of its actions."""
         low, high = (tuple(bound.ravel()[len(self.sizes) :].tolist()) for bound in self.actions.bounds())
         actions = ArraySpec((self.components,), "float32", low, high)
         return replace(self, actions=actions, sizes=()) if self.sizes else self
@@ -173,7 +174,7 @@ class EnvironmentSpec:
 
     @property
     def image(self) -> Image | None:
-        """The image that a policy sees; None where it sees something else too."""
+        """The image that a policy gets; None if it gets anything else too."""
         if self.leaves:
             return self.image_of(self.encoded[0]) if [leaf.kind for leaf in self.encoded] == ["image"] else None
         seen = self.policy_observations
@@ -182,19 +183,19 @@ class EnvironmentSpec:
         return Image(*seen.shape) if self.frame_stack > 1 else self.frame(seen.shape)
 
     def image_of(self, leaf: Leaf) -> Image:
-        """An image among other leaves. A stack has the channels of all its frames, channels first."""
+        """An image among several leaves. A stack has the channels of all its frames, channels first."""
         frame = self.frame(leaf.shape)
         return frame if self.frame_stack == 1 else Image(self.frame_stack * frame.channels, frame.height, frame.width)
 
     def seen_shape(self, leaf: Leaf) -> tuple[int, ...]:
-        """Shape in which a policy computes with a leaf."""
+        """Shape of a leaf in a policy's computations."""
         return self.image_of(leaf).shape if leaf.kind == "image" else leaf.shape
 
     def frame(self, shape: tuple[int, ...]) -> Image:
         """One frame of an image, by its shape and `image_layout`.
 
-        For "auto", height and width are the two neighboring axes of equal length. If there are none, the channels are
-        the shorter of the first and the last axis.
+        For "auto", height and width are the two neighboring axes of equal length. If there are none, the shorter of the
+        first and the last axis holds the channels.
         """
         first, second, third = shape
         layout = self.environment_arguments.image_layout
@@ -205,7 +206,7 @@ class EnvironmentSpec:
 
     @property
     def observations_text(self) -> str:
-        """What a policy sees, in words."""
+        """A policy's observations, in words."""
         if self.leaves:
             return "; ".join(self._leaf_text(leaf) for leaf in self.leaves)
         if self.image is None:
@@ -255,12 +256,12 @@ class EnvironmentSpec:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON. `from_json` restores an equal spec."""
+        """JSON values of the spec. `from_json` restores an equal spec."""
         return {**asdict(self), "environment_arguments": self.environment_arguments.to_text()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "EnvironmentSpec":
-        """The spec of `to_json`'s values, also of those before contract 3."""
+        """Restore the spec from the values of `to_json`. Reads values from before contract 3, too."""
         observations, actions = (_array_spec(values[name]) for name in ("observations", "actions"))
         made_with = EnvironmentArguments.from_text(values.get("environment_arguments", ""))
         goal = values.get("goal") and Goal(**values["goal"])
@@ -271,14 +272,14 @@ class EnvironmentSpec:
 
 
 def sizes_of(values: Mapping[str, Any]) -> tuple[int, ...]:
-    """The sizes in the JSON values of a spec. Before contract 3 there were `choices`, or `discrete_actions` alone."""
+    """The sizes in the JSON values of a spec. Before contract 3 they were in `choices` or `discrete_actions`."""
     if "sizes" in values:
         return tuple(values["sizes"])
     return tuple(values.get("choices") or filter(None, (values["discrete_actions"],)))
 
 
 def check_images(spec: EnvironmentSpec) -> None:
-    """Raise UserError when the environment has images that none of our own networks takes."""
+    """Raise UserError when the built-in networks cannot process the environment's images."""
     among = [spec.image_of(leaf) for leaf in spec.leaves if leaf.kind == "image"]
     for image in among if spec.image is None else (spec.image,):
         if min(image.height, image.width) < SMALLEST_IMAGE:
@@ -295,7 +296,7 @@ def _array_spec(values: Mapping[str, Any]) -> ArraySpec:
 
 
 def check_goals(spec: EnvironmentSpec) -> None:
-    """Raise UserError when hindsight is not possible in an environment with goals: its episodes may never end."""
+    """Raise UserError when an environment with goals has no time limit. Hindsight needs episodes that end."""
     if spec.goal is not None and not spec.max_episode_steps:
         raise UserError(
             f"environment {spec.environment_id} has goals, but no time limit, which hindsight needs: give "
@@ -319,13 +320,13 @@ def _shown(value: Any) -> str:
 
 
 def slices_of(sizes: Sequence[int]) -> list[slice]:
-    """The columns of each part. sizes: the number of values of each."""
+    """The columns of each part. sizes: the number of values of each part."""
     stops = np.cumsum(sizes).tolist()
     return [slice(stop - size, stop) for size, stop in zip(sizes, stops, strict=True)]
 
 
 def best_choices(outputs: NDArray[np.floating], sizes: Sequence[int]) -> NDArray[np.int64]:
-    """The choice of the highest value of each part, int64[N, parts]."""
+    """The highest-valued choice of each part, int64[N, parts]."""
     return np.stack([outputs[:, part].argmax(axis=1) for part in slices_of(sizes)], axis=1)
 
 
@@ -334,7 +335,7 @@ def allowed_choices(
 ) -> NDArray[np.int64]:
     """Uniformly random allowed choices, int64[N, parts].
 
-    allowed: bool[N, sum of sizes], at least one of each part. uniforms: float64[N, parts] in [0, 1).
+    allowed: bool[N, sum of sizes], at least one choice of each part. uniforms: float64[N, parts] in [0, 1).
     """
     chosen = np.empty(uniforms.shape, np.int64)
     for number, part in enumerate(slices_of(sizes)):

@@ -1,4 +1,4 @@
-"""The status of a run and its processes. The learner reports it; the display, the summary and clients read it."""
+"""The status of a run and its processes. The learner reports it. The display, the summary and clients read it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from actorq.domain.trajectory import Evaluation, Role
 class RunState(Enum):
     """State of a run.
 
-    Solved, budget ended and stopped are final. An interrupted run is not over: the next learner continues it.
+    Solved, budget ended and stopped are final. The next learner continues an interrupted run.
     """
 
     WAITING_FOR_ACTORS = "waiting for actors"
@@ -35,8 +35,8 @@ class RunState(Enum):
 
 
 Sampling = str
-"""How actors draw actions from a policy's distribution: the name of one of their samplers. Continuous actions are
-"clipped" to their bounds or "squashed" into them with tanh. Empty if none are drawn."""
+"""The name of the actors' sampler, which draws actions from a policy's distribution. "clipped" clips continuous actions
+to their bounds, "squashed" squashes them with tanh. Empty if actions are not drawn."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class ActorReport:
 
 @dataclass(frozen=True)
 class ActorStatus:
-    """An actor as the learner sees it."""
+    """The learner's view of an actor."""
 
     name: str
     role: Role
@@ -117,7 +117,7 @@ class ActorStatus:
 
 @dataclass(frozen=True)
 class ActorSelfStatus:
-    """An actor as it sees itself."""
+    """An actor's view of itself."""
 
     name: str
     activity: str
@@ -229,7 +229,7 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class EnvironmentReset:
-    """Result of a reset of a run's environment: the folder with the earlier files, and the earlier spec, if any."""
+    """Result of an environment reset: the folder with the earlier files, and the earlier spec, if any."""
 
     set_aside: Path | None
     spec: EnvironmentSpec | None

@@ -17,15 +17,15 @@ from actorq.text import one_line
 
 E = TypeVar("E", bound=np.generic)
 
-# Share of the range of an action. A policy's arithmetic rounds.
+# Tolerance as a share of an action's range, because a policy's arithmetic rounds.
 _BOUNDS_SLACK = 1e-3
-# Of a peer's names, and of the parts of an action, in an error.
+# Limits on a peer's names, and on the parts of an action, in an error.
 _SHOWN_BYTES, _SHOWN_PARTS = 300, 8
 
 
 @dataclass(frozen=True)
 class PolicySpan:
-    """The policy that acted for every environment of the batch, from step `first_step` of the segment on."""
+    """The policy that chose the actions of all environments of the batch, from step `first_step` of the segment on."""
 
     first_step: int
     version: int
@@ -42,7 +42,7 @@ class Episode(NamedTuple):
 
 
 class _ColumnOf(Generic[E]):
-    """The column with the name of the attribute."""
+    """The column with the attribute's name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -55,26 +55,26 @@ class _ColumnOf(Generic[E]):
 class Segment:
     """T consecutive steps of N environments, time-major.
 
-    columns: by name, those of `columns_of`, with these meanings:
+    columns: by name. They are the columns of `columns_of`, with these meanings:
 
     observations: [K - 1 + T + 1, N, *observation] with K the frame stack. The first K - 1 rows precede the segment and
                   only serve as stacked frames. Of the other rows, row t + 1 follows action t. The last row only serves
                   to bootstrap.
-    actions:      [T, N, *action], within the bounds; with `log_probabilities`, continuous actions are the drawn values
-                  before they are clipped or squashed, in units of half the range around its middle
+    actions:      [T, N, *action], within the bounds. With `log_probabilities`, continuous actions are the drawn values
+                  before clipping or squashing, in units of half the range around its middle
     rewards:      float32[T, N]
     terminated:   bool[T, N], the environment reached a terminal state: do not bootstrap past it
     truncated:    bool[T, N], the episode was cut by a time limit: do bootstrap past it
     valid:        bool[T, N], false if the step only reset the environment (next-step autoreset): the observation of
-                  such a row is the final one of the ended episode, and the environment ignored the action;
-                  also false if the environment failed in the step: the observation is the last good one of its episode
+                  this row is the final one of the ended episode, and the environment ignored the action.
+                  Also false if the environment failed in the step: the observation is the last good one of its episode
     ages:         uint8[N], steps since the reset at the segment's first action, at most 255. Observations before the
-                  reset belong to another episode; a stack repeats the episode's first observation instead.
+                  reset belong to another episode. A stack repeats the episode's first observation instead.
 
     spans:        acting policies with ascending `first_step`, which is 0 for the first
     episodes:     episodes that ended inside the segment
-    follows:      whether step 0 directly follows the last step of the segment `sequence` - 1, in every environment;
-                  False after steps that were dropped, so that no return leads across them
+    follows:      whether step 0 directly follows the last step of segment `sequence` - 1, in every environment;
+                  False after dropped steps, so that no return spans the gap
     """
 
     sequence: int
@@ -103,24 +103,24 @@ class Segment:
 
     @property
     def transitions(self) -> int:
-        """Number of transitions: those of the T * N steps that are not resets."""
+        """Number of transitions: the T * N steps without the resets."""
         return int(np.count_nonzero(self.valid))
 
     def policy_versions(self) -> NDArray[np.int64]:
-        """The version that acted at each step, int64[T]."""
+        """The policy version that chose the action of each step, int64[T]."""
         versions = np.empty(self.steps, np.int64)
         for span in self.spans:
             versions[span.first_step :] = span.version
         return versions
 
     def with_columns(self, **changed: Array) -> "Segment":
-        """The segment with other or further columns."""
+        """The segment with some columns replaced or added."""
         return replace(self, columns={**self.columns, **changed})
 
     def check(self, spec: EnvironmentSpec, expected: Sequence[Column] = ()) -> None:
         """Raise InvalidInputError unless all columns fit `spec` and each other, within `LARGEST_NUMBER`.
 
-        expected: the columns of the run; by default those of a run that wants what the segment has.
+        expected: the columns of the run; by default the columns that the segment's names imply.
         """
         expected = expected or columns_of(spec, self.columns)
         if len(expected) != len(self.columns) or not all(column.name in self.columns for column in expected):
@@ -150,7 +150,7 @@ class Segment:
                 )
 
     def _check_actions(self, spec: EnvironmentSpec) -> None:
-        """Raise InvalidInputError for actions or logarithms that no actor sends."""
+        """Raise InvalidInputError for actions or logarithms that no correct actor sends."""
         told = self.columns.get(LOG_PROBABILITIES)
         if not spec.sizes:
             if told is None:
@@ -170,7 +170,7 @@ class Segment:
             )
 
     def _check_bounds(self, spec: ArraySpec) -> None:
-        """Raise InvalidInputError for actions outside the bounds, to which an actor clips them."""
+        """Raise InvalidInputError for actions outside the bounds. Actors clip actions to the bounds."""
         if self.actions.dtype.kind != "f" or not spec.bounded:
             return
         low, high = (bound.astype(np.float64) for bound in spec.bounds())
@@ -190,7 +190,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of the episodes of one pinned policy in an evaluator; no `successes` where the environment has none."""
+    """Results of a pinned policy's episodes in an evaluator; no `successes` if the environment reports none."""
 
     sequence: int
     policy_version: int
@@ -202,12 +202,12 @@ class Evaluation:
     successes: tuple[bool, ...] = ()
 
     def score(self, by_success: bool) -> float | None:
-        """The figure that is compared with the target of a run: the success rate or the mean return."""
+        """The figure that a run's target refers to: the success rate or the mean return."""
         return self.success_rate if by_success else self.mean_return
 
     @property
     def success_rate(self) -> float | None:
-        """Share of the episodes that ended with success; None where the environment does not tell."""
+        """Share of the episodes that ended with success; None if the environment does not report success."""
         return float(np.mean(self.successes)) if self.successes else None
 
     @property
