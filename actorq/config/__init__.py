@@ -1,1 +1,1 @@
-"""The configuration of a run: its settings, their sources, presets."""
+"""The configuration of a run: settings, their sources, and presets."""

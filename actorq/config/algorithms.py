@@ -9,22 +9,22 @@ from actorq.config.settings import Settings
 
 ActionSpace = Literal["discrete", "continuous"]
 
-# The group in which an installed package declares an algorithm: `name = "module:Class"`.
+# An installed package declares an algorithm in this entry-point group: `name = "module:Class"`.
 ALGORITHM_ENTRY_POINTS = "actorq.algorithms"
-# Descriptions of settings that several algorithms have.
-_N_STEP = "environment steps of the return before bootstrapping; fewer at the newest steps"
+# Descriptions of settings that several algorithms share.
+_N_STEP = "environment steps of the return before bootstrapping; the newest steps use fewer"
 _ROLLOUT_SIZE = "environment steps per rollout, over all environments; a policy is published after each"
-_TARGET_RATE = "tau: share by which each update moves the targets toward the online networks"
-_MAX_NORM = "global norm of the gradients of policy and value network, to which they are clipped"
+_TARGET_RATE = "tau: share of the way that each update moves the target networks toward the online networks"
+_MAX_NORM = "global norm to which the gradients of policy and value network are clipped"
 
 
 class AlgorithmConfig(Settings):
     """Settings of every algorithm with a replay.
 
-    actions: the action spaces that it takes.
-    fixed: settings that every run keeps, because its networks and checkpoints depend on them.
-    ignored: settings of other sections that it does not read, besides those of the other kind of algorithm or action.
-    has_steps: whether its returns have several steps from the first update on.
+    actions: the action spaces that the algorithm supports.
+    fixed: settings that a run cannot change, because its networks and checkpoints depend on them.
+    ignored: settings of other sections that the algorithm ignores, besides those for other kinds of algorithms or actions.
+    has_steps: whether returns span several steps from the first update on.
     """
 
     actions: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
@@ -50,7 +50,7 @@ class DQNConfig(AlgorithmConfig):
     learning_rate_end: NonNegativeFloat | None = Field(
         None, description="final Adam step size, reached linearly after learning_rate_updates; none: constant"
     )
-    learning_rate_updates: PositiveInt = Field(20_000, description="gradient updates of the learning rate's decay")
+    learning_rate_updates: PositiveInt = Field(20_000, description="gradient updates until the rate reaches its end")
     batch_size: PositiveInt = Field(128, description="transitions per gradient update")
     n_step: PositiveInt = Field(5, description=_N_STEP)
     target_update_period: PositiveInt = Field(20, description="gradient updates between copies to the target network")
@@ -109,17 +109,17 @@ class SACConfig(AlgorithmConfig):
     learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy, critics and temperature")
     target_rate: Annotated[float, Field(gt=0, le=1)] = Field(0.005, description=_TARGET_RATE)
     temperature: PositiveFloat | None = Field(
-        None, description="weight alpha of the entropy; none: adjusted so that the entropy reaches target_entropy"
+        None, description="weight alpha of the entropy; none: adjusted until the entropy reaches target_entropy"
     )
     target_entropy: float | None = Field(
         None,
-        description="entropy in nats to which alpha is adjusted, below 0.693 per action component; none: minus the "
+        description="entropy in nats that alpha is adjusted to, below 0.693 per action component; none: minus the "
         "number of components",
     )
 
 
 class OnPolicyConfig(Settings):
-    """Settings of every on-policy algorithm, with a queue in place of the replay. See also AlgorithmConfig."""
+    """Settings of every on-policy algorithm. It has a queue instead of the replay. See also AlgorithmConfig."""
 
     actions: ClassVar[tuple[ActionSpace, ...]] = ("discrete", "continuous")
     fixed: ClassVar[tuple[str, ...]] = ("hidden_sizes", "value_sizes", "activation", "squash")
@@ -148,7 +148,7 @@ class OnPolicyConfig(Settings):
     rollout_size: PositiveInt = Field(2048, description=_ROLLOUT_SIZE)
     discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
     value_cost: NonNegativeFloat = Field(
-        0.5, description="weight of the value loss, which is half the squared error; Stable-Baselines3's is all of it"
+        0.5, description="weight of the value loss, half the squared error; Stable-Baselines3 weights the full error"
     )
     entropy_cost: NonNegativeFloat = Field(0.0, description="weight of the policy's entropy")
     max_gradient_norm: PositiveFloat = Field(0.5, description=_MAX_NORM)
@@ -165,13 +165,13 @@ class PPOConfig(OnPolicyConfig):
         None, description="epsilon at the end of the budget, reached linearly; none: constant"
     )
     value_clip: PositiveFloat | None = Field(
-        None, description="bound of the change of a value by one rollout's updates; none: no bound"
+        None, description="bound on the change of a value by one rollout's updates; none: no bound"
     )
     normalize_advantages: bool = Field(True, description="scale the advantages of each minibatch to mean 0 and std 1")
     target_kl: PositiveFloat | None = Field(
-        None, description="KL divergence from the rollout's policy that ends its epochs early; none: never"
+        None, description="KL divergence from the rollout's policy that ends the rollout's epochs early; none: never"
     )
-    correct: bool = Field(True, description="weight transitions by pi / mu: corrects staleness and rounding")
+    correct: bool = Field(True, description="weight transitions by pi / mu to correct for staleness and rounding")
     max_weight: PositiveFloat = Field(2.0, description="truncation of the importance weight pi / mu")
 
 
@@ -185,7 +185,7 @@ class IMPALAConfig(OnPolicyConfig):
     trace_lambda: Fraction = Field(1.0, description="lambda of V-trace")
     entropy_cost: NonNegativeFloat = Field(0.01, description="weight of the policy's entropy")
     max_gradient_norm: PositiveFloat = Field(40.0, description=_MAX_NORM)
-    correct: bool = Field(True, description="V-trace weights pi / mu; without them all weights are 1")
+    correct: bool = Field(True, description="use V-trace weights pi / mu; otherwise all weights are 1")
     max_rho: PositiveFloat = Field(1.0, description="rho bar: truncation of the weights in the V-trace target")
     max_c: PositiveFloat = Field(1.0, description="c bar: truncation of the weights of the trace")
 
@@ -200,7 +200,7 @@ ALGORITHMS: dict[str, type[AlgorithmConfig] | type[OnPolicyConfig]] = {
     "impala": IMPALAConfig,
 }
 ON_POLICY = tuple(name for name, settings in ALGORITHMS.items() if issubclass(settings, OnPolicyConfig))
-# Every run keeps these settings. Its networks, the files of its replay and its checkpoints depend on them.
+# A run cannot change these settings. Its networks, replay files and checkpoints depend on them.
 FIXED = (
     *("environment", "environment_args", "environment_wrappers", "image_layout", "algorithm", "algorithm_args"),
     *("network", "normalize_observations", "replay.capacity", "hindsight.copies", "init_from", "init_replay"),
@@ -209,5 +209,5 @@ FIXED = (
 
 
 def taking(*kinds: str) -> list[str]:
-    """The built-in algorithms that take actions of these kinds."""
+    """The built-in algorithms that support actions of these kinds."""
     return [name for name, settings in ALGORITHMS.items() if {*kinds} <= {*settings.actions}]

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from actorq.config.messages.expected import Expected
 
-# A number as people write large ones: 1000000, 1_000_000, 1e6.
+# Notations of large numbers: 1000000, 1_000_000, 1e6.
 _WRITTEN = re.compile(r"[+-]?\d[\d_]*(\.\d+)?([eE][+-]?\d{1,3})?", re.ASCII)
 
 
@@ -24,9 +24,9 @@ def whole_number(text: str) -> int:
 
 
 def _whole(given: object) -> object:
-    """The number of a text. Other values, and texts without one, stay for the type to judge."""
+    """The whole number in a text. Other values stay unchanged, and the type checks them."""
     if isinstance(given, bool):
-        # Python takes True for 1. As text, no bound accepts it.
+        # Python accepts True as 1. As text, it fails every check.
         return str(given)
     if isinstance(given, str):
         try:
@@ -44,7 +44,7 @@ def _count_or_auto(given: object) -> object:
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
-"""A whole number, in files and flags also as 1_000_000 or 1e6."""
+"""A whole number. Files and flags may also write 1_000_000 or 1e6."""
 PositiveInt = Annotated[Whole, Field(gt=0)]
 NonNegativeInt = Annotated[Whole, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]

@@ -16,11 +16,11 @@ _HELP = ("-h", "--help", "--help-all")
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Reports a wrong flag in one line. argparse would print the usage, which is long here.
+    """Reports a wrong flag in one line. argparse would also print the usage, which is long here.
 
     before_help: called with the arguments before the help is printed, and whether it is the full help.
-    settle: called with the parsed arguments; it may complete them.
-    preferred: gives the beginning of the flags that suggestions prefer, such as "--sac.".
+    settle: called with the parsed arguments, which it may complete.
+    preferred: returns the prefix of flags that suggestions prefer, such as "--sac.".
     """
 
     def __init__(self, **options: Any) -> None:
@@ -32,7 +32,7 @@ class OneLineParser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action="store_true", help="show this help and exit")
 
     def section(self, title: str, description: str) -> Any:
-        """The group of flags with that title, created if missing. A further description is appended."""
+        """The group of flags with this title, created if missing. Appends a further description."""
         for group in self._action_groups:
             if group.title == title:
                 group.description = f"{group.description} {description}"
@@ -64,7 +64,7 @@ class OneLineParser(argparse.ArgumentParser):
         return parsed
 
     def refuse(self, word: str, parsed: argparse.Namespace) -> NoReturn:
-        """Raise UserError for an unknown argument, with the flag that is probably meant."""
+        """Raise UserError for an unknown argument, with the flag that the user probably means."""
         flags = {flag for action in self._actions for flag in action.option_strings}
         name = f"--{word.partition('=')[0].lstrip('-')}"
         self.error(f"unknown argument {word!r}{suggestion(name, flags, self.preferred(parsed))}")
@@ -101,7 +101,7 @@ class OneLineParser(argparse.ArgumentParser):
             )
 
     def error(self, message: str) -> NoReturn:
-        """Raise UserError with the fault and where to find the list of flags."""
+        """Raise UserError with the fault, and with the command that lists the flags."""
         raise UserError(f"{' '.join(message.split())}; see {self.prog} --help")
 
     def _plain_booleans(self, given: Sequence[str]) -> list[str]:
@@ -129,7 +129,7 @@ class OneLineParser(argparse.ArgumentParser):
         return plain
 
     def _format_short_help(self) -> str:
-        """The most important flags, and one line for each section of the others."""
+        """The most important flags, and one line for each section of other flags."""
         formatter = self._get_formatter()
         formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
         formatter.add_text(self.description)
@@ -153,7 +153,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def number(least: float, most: float, expected: str, kind: Callable[[str], float] = float) -> Callable[[str], float]:
-    """The type of a flag: a number within bounds. `expected` describes it in errors. kind: float, or int."""
+    """The parser of a flag with a bounded number. `expected` describes it in errors. kind: float or int."""
 
     def parse(text: str) -> float:
         try:

@@ -1,10 +1,10 @@
 """Presets: settings for an algorithm on a family of environments. A file, the environment and flags override them.
 
-Sources of the numbers: docs/how-to/presets.md. They follow from the names of preset, algorithm and environment alone,
-so that every service of a run finds the same.
+Sources of the numbers: docs/how-to/presets.md. Preset, algorithm and environment alone determine the settings, so all
+services of a run compute the same settings.
 
 STANDARD needs few environment steps. DATA_RICH needs little time if steps are cheap. It learns from each transition
-only once or a few times, in large batches. So the learner's machine limits its speed, not the actors.
+only once or a few times, in large batches. The learner's machine then limits the speed, not the actors.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,18 +20,18 @@ STANDARD, DATA_RICH = "standard", "data-rich"
 
 @dataclass(frozen=True)
 class Family:
-    """Environments with the same settings: patterns of their ids, as in a shell, and their default algorithm."""
+    """Environments with the same settings: shell-style patterns of their ids, and their default algorithm."""
 
     name: str
     patterns: tuple[str, ...]
     algorithm: str
 
 
-# All other environments. With continuous actions they use another algorithm: not d4pg, which needs bounds of returns.
+# All other environments. With continuous actions they use another algorithm than d4pg, which needs bounds of returns.
 OTHERS = Family("others", ("*",), "dqn")
 CONTINUOUS_ALGORITHM = "sac"
 
-# The first match counts. The last family matches every environment.
+# The first match applies. The last family matches every environment.
 FAMILIES = (
     Family("CartPole", ("CartPole-v*",), "dqn"),
     Family("Acrobot", ("Acrobot-v*",), "dqn"),
@@ -53,8 +53,8 @@ FAMILIES = (
     OTHERS,
 )
 
-# One environment step for each update of 256 samples. Few environments, because the learner could not keep up with
-# more, and because acting policies are newer with few.
+# One environment step for each update of 256 samples. There are few environments, because the learner could not keep
+# up with more. Few environments also keep the acting policies new.
 _ONE_UPDATE_PER_STEP: dict[str, Any] = {
     "actors": 1,
     "environments_per_actor": 4,
@@ -72,7 +72,7 @@ _PENDULUM: dict[str, Any] = {
     "exploration": {"random_steps": 256},
     "evaluation": {"episodes": 10, "period_updates": 1_000},
 }
-# Pushes that last for 50 to 100 steps swing the car up now and then. Independent noise never does.
+# Exploratory pushes that last 50 to 100 steps sometimes swing the car up. Independent noise never does.
 _MOUNTAIN_CAR_CONTINUOUS: dict[str, Any] = {
     "max_environment_steps": 100_000,
     "replay": {"capacity": 100_000, "min_size": 1_000},
@@ -100,7 +100,7 @@ _OF_ALGORITHM: dict[str, dict[str, Any]] = {
     "td3": merged(_ONE_UPDATE_PER_STEP, {"td3": {"learning_rate": 1e-3}, "exploration": {"noise": 0.1}}),
     "sac": _ONE_UPDATE_PER_STEP,
     "ppo": ON_POLICY,
-    # Its rollouts take less time than a policy on its way to the actors.
+    # One of its rollouts takes less time than sending a policy to the actors.
     "impala": {**ON_POLICY, "queue": {"max_policy_lag": 32}},
 }
 
@@ -160,11 +160,11 @@ _OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
     **{("ppo", family): settings for family, settings in PPO_OF_FAMILY.items()},
     **{("impala", family): settings for family, settings in IMPALA_OF_FAMILY.items()},
 }
-# CartPole uses the settings' own defaults: docs/decisions/0008-cartpole-settings.md.
+# CartPole uses the defaults of the settings: docs/decisions/0008-cartpole-settings.md.
 _WITHOUT = {("dqn", "CartPole")}
 
-# Over the settings above: one actor with many environments, whose policy computes one large batch. Each transition is
-# sampled a few times. Fewer updates are made, so step sizes are larger and target networks follow faster.
+# Overrides the settings above: one actor with many environments, whose policy computes one large batch. Each transition
+# is sampled a few times. There are fewer updates, so step sizes are larger and target networks move faster.
 _MANY_ENVIRONMENTS: dict[str, Any] = {
     "actors": 1,
     "environments_per_actor": 32,
@@ -202,7 +202,7 @@ _DATA_RICH_OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
         "dqn": {"learning_rate": 1e-3, "learning_rate_end": 1e-4, "learning_rate_updates": 8_000},
         "evaluation": {"period_updates": 250},
     },
-    # Rewards are from 0 to 1.
+    # Rewards are between 0 and 1.
     ("d4pg", "DM Control"): {"d4pg": {"value_min": 0.0, "value_max": 100.0}},
     ("td3", "Pendulum"): {"replay": {"capacity": 200_000}},
     ("sac", "Pendulum"): {"replay": {"capacity": 200_000}},
@@ -226,7 +226,7 @@ def preset(algorithm: str, environment: str, name: str = STANDARD) -> dict[str, 
 
 
 def with_preset(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The given settings over those of their preset."""
+    """The given settings, merged over those of their preset."""
     like = tree.get("like")
     environment = tree.get("environment", "CartPole-v1") if like is None else like
     if not isinstance(environment, str):
@@ -239,7 +239,7 @@ def with_preset(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def descriptions() -> Iterator[tuple[str, str]]:
-    """The purpose of each preset and its settings, written as flags. Later ones override earlier ones."""
+    """The purpose of each preset and its settings, written as flags. Later presets override earlier ones."""
     for suffix, of_algorithm, of_family, without in (
         ("", _OF_ALGORITHM, _OF_FAMILY, _WITHOUT),
         (f", {DATA_RICH}", _DATA_RICH_OF_ALGORITHM, _DATA_RICH_OF_FAMILY, ()),

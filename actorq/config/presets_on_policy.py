@@ -2,7 +2,7 @@
 
 from typing import Any
 
-# The queue has room for many rollouts. A restarted learner finds those that its checkpoint has not learned from.
+# The queue holds many rollouts. A restarted learner finds the rollouts that its checkpoint has not learned from.
 ON_POLICY: dict[str, Any] = {
     "actors": 1,
     "environments_per_actor": 8,
@@ -16,7 +16,7 @@ _ANNEALED = {"learning_rate_end": 0.0, "clip_end": 0.0}
 
 
 def _rollouts(environments: int, horizon: int, **ppo: Any) -> dict[str, Any]:
-    """Rollouts of `horizon` steps of all environments, one segment each."""
+    """Rollouts of `horizon` steps of all environments, as one segment per environment batch."""
     size = environments * horizon
     return {
         "environments_per_actor": environments,

@@ -1,6 +1,6 @@
 """The run configuration: one typed tree, from YAML, environment variables and flags.
 
-Each field's description is its help text. The resolved tree is written to `config.yaml` in the run directory.
+Each field's description is its help text. The run directory's `config.yaml` holds the resolved tree.
 """
 
 import json
@@ -46,7 +46,7 @@ class RunConfig(Settings):
         "is not, or the first is the shortest",
     )
     environment_backend: Literal["python", "envpool"] = Field(
-        "python", description="stepper of the environments: python (their own library) or EnvPool"
+        "python", description="library that steps the environments: python (their own) or EnvPool"
     )
     algorithm: Annotated[str, Field(min_length=1), DefaultText("by the environment"), ESSENTIAL] = Field(
         "dqn", description="dqn, d4pg, td3, sac, ppo, impala, an installed one, or MODULE:CLASS"
@@ -55,19 +55,19 @@ class RunConfig(Settings):
         {}, description="settings of an algorithm that is not built in: NAME=VALUE,NAME=VALUE or a YAML or JSON mapping"
     )
     preset: Annotated[Literal["standard", "data-rich"], ESSENTIAL] = Field(
-        "standard", description="needs few steps, or little time"
+        "standard", description="preset: standard needs few steps, data-rich needs little time"
     )
     like: Annotated[str | None, Field(max_length=128), DefaultText("the environment itself")] = Field(
-        None, description="id of a known environment whose preset fits this one, such as CartPole-v1"
+        None, description="id of a known environment, such as CartPole-v1, whose preset this environment uses"
     )
     network: str | None = Field(
-        None, description="MODULE:FUNCTION that makes the hidden layers of policy and critics; none: the built-in ones"
+        None, description="MODULE:FUNCTION that makes the hidden layers of policy and critics; none: built-in layers"
     )
     encoders: dict[str, str] = Field(
-        {}, description="layers of your own for single arrays of an observation: ARRAY=MODULE:FUNCTION,... or a mapping"
+        {}, description="own layers for single arrays of an observation: ARRAY=MODULE:FUNCTION,... or a mapping"
     )
     normalize_observations: bool = Field(
-        False, description="scale observations by their running mean and deviation, inside the policy"
+        False, description="scale observations by their running mean and standard deviation, inside the policy"
     )
     multi_step: bool | None = Field(
         None, description="learn from multi-step targets later in the run; none: only if sparsity.method is rlx2"
@@ -78,7 +78,7 @@ class RunConfig(Settings):
         8, description="environments that an actor steps at once"
     )
     scheme: Annotated[SchemeChoice, ESSENTIAL] = Field(
-        "int8", description=f"{CHOICES_HELP}; auto: each actor takes the fastest"
+        "int8", description=f"{CHOICES_HELP}; auto: each actor uses the fastest"
     )
     target_return: Annotated[Annotated[float, Field(ge=-1e30, le=1e30)] | None, ESSENTIAL] = Field(
         None, description="mean evaluation return that ends the run; none: the environment's reward threshold"
@@ -90,7 +90,7 @@ class RunConfig(Settings):
         100_000, description="environment steps that end the run"
     )
     max_seconds: Annotated[float, Field(gt=0, le=1e10)] | None = Field(
-        None, description="seconds that end the run, over all its learners; pauses of a minute and more do not count"
+        None, description="seconds that end the run, over all its learners; pauses of a minute or more do not count"
     )
     init_from: sections.RunSource | None = Field(
         None,
@@ -126,7 +126,7 @@ class RunConfig(Settings):
 
     @property
     def preset_environment(self) -> str:
-        """The id that chooses the preset."""
+        """The environment id that chooses the preset."""
         return self.environment if self.like is None else self.like
 
     @model_validator(mode="before")
@@ -145,8 +145,8 @@ class RunConfig(Settings):
         most, length = self.actor.max_steps_per_policy, self.actor.segment_length
         if 0 < most <= length:
             raise ValueError(
-                f"actor.max_steps_per_policy must be above actor.segment_length ({length}), or 0, got {most}: the "
-                "learner would wait for the segment, and the actor for a policy trained on it"
+                f"actor.max_steps_per_policy must be above actor.segment_length ({length}), or 0, got {most}: "
+                "otherwise the learner waits for the segment, and the actor waits for a policy trained on it"
             )
         if len(self.environment_arguments.to_text()) > MAX_ARGUMENTS_BYTES:
             raise ValueError(
@@ -156,7 +156,7 @@ class RunConfig(Settings):
         if self.init_replay and self.init_from is None:
             raise ValueError("init_replay needs init_from: give the run whose replay it is")
         if self.target_success is not None and self.target_return is not None:
-            raise ValueError("target_success and target_return exclude each other: give one of them")
+            raise ValueError("target_success and target_return exclude each other: set only one of them")
         if self.algorithm in ALGORITHMS and self.algorithm_args:
             raise ValueError(f"algorithm_args: the settings of algorithm {self.algorithm} are --{self.algorithm}.NAME")
         if (own := self.on_policy) is not None:
@@ -166,9 +166,9 @@ class RunConfig(Settings):
         return self
 
     def check_rollouts(self, rollout_size: int, batch_size: int, frame_stack: int = 1) -> None:
-        """Raise ValueError for a queue that could never hand out a rollout, or would keep actors waiting.
+        """Raise ValueError for a queue that could never deliver a rollout or would block actors.
 
-        Also for mechanisms of the replay. rollout_size, batch_size: of the run's algorithm, which is on-policy.
+        Also raises it for settings that need a replay. rollout_size, batch_size: of the run's on-policy algorithm.
         """
         algorithm, queue, actor = self.algorithm, self.queue, self.actor
         for name, used in (
@@ -205,7 +205,7 @@ class RunConfig(Settings):
         if 0 < most < least:
             raise ValueError(
                 f"actor.max_steps_per_policy must be at least {least}, or 0, got {most}: the learner publishes after "
-                "each rollout, which takes so many steps of each environment"
+                "each rollout, which takes this many steps of each environment"
             )
         needed = queue.waiting_rows(actor.segment_length, environments, rollout_size, frame_stack)
         if capacity < needed:
@@ -225,7 +225,7 @@ class RunConfig(Settings):
         if limiter.error_buffer < smallest_buffer:
             raise ValueError(
                 f"rate_limiter.error_buffer must be at least {smallest_buffer:g}, twice samples_per_insert, got "
-                f"{limiter.error_buffer:g}; with a smaller one learner and actors would wait for each other"
+                f"{limiter.error_buffer:g}; with a smaller buffer, learner and actors would wait for each other"
             )
         section = self.own if isinstance(self.own, AlgorithmConfig) else None
         if section is not None and (most := self.actor.max_steps_per_policy):
@@ -235,7 +235,7 @@ class RunConfig(Settings):
             if most < each:
                 raise ValueError(
                     f"actor.max_steps_per_policy must be at least {each}, or 0, got {most}: the learner publishes "
-                    f"after publication.period_updates={updates} updates, which take so many steps of each environment"
+                    f"after publication.period_updates={updates} updates, which take these steps of each environment"
                 )
         if section is not None:
             try:
@@ -244,33 +244,33 @@ class RunConfig(Settings):
                 raise ValueError(str(error)) from None
         if self.algorithm == "dqn" and self.sparsity.method == "rlx2":
             raise ValueError(
-                "sparsity.method: rlx2 is rigl with longer targets and a replay of dynamic capacity, and dqn takes "
-                "neither: its returns have several steps already, and its actions are discrete; give rigl"
+                "sparsity.method: rlx2 is rigl with longer targets and a replay of dynamic capacity, and dqn supports "
+                "neither: its returns already span several steps, and its actions are discrete; set rigl"
             )
         if self.algorithm == "dqn" and self.dynamic_capacity.enabled:
             raise ValueError(_needs_continuous("dqn, which has discrete actions"))
 
     def planned_updates(self, batch_size: int, epochs: int | None = None) -> float:
-        """Gradient updates of the whole run, by an algorithm with this batch size.
+        """Gradient updates of the whole run, for an algorithm with this batch size.
 
-        epochs: passes of an on-policy algorithm over each transition; None for the pace of the rate limiter.
+        epochs: passes of an on-policy algorithm over each transition; None uses the rate limiter's pace.
         """
         uses = self.rate_limiter.samples_per_insert if epochs is None else epochs
         return self.max_environment_steps * uses / batch_size
 
     @property
     def own(self) -> AlgorithmConfig | PPOConfig | IMPALAConfig | None:
-        """The settings of the run's algorithm if it is a built-in one."""
+        """The settings of the run's algorithm if it is built-in."""
         return getattr(self, self.algorithm) if self.algorithm in ALGORITHMS else None
 
     @property
     def on_policy(self) -> PPOConfig | IMPALAConfig | None:
-        """The settings of the run's algorithm if it is a built-in on-policy one."""
+        """The settings of the run's algorithm if it is built-in and on-policy."""
         return self.own if isinstance(self.own, PPOConfig | IMPALAConfig) else None
 
     @property
     def object_storage_urls(self) -> dict[str, str]:
-        """The URLs of the run's own folders in object storage, by their settings."""
+        """The URLs of the run's folders in object storage, by setting."""
         urls = {name: attrgetter(name)(self) for name in ("checkpoint.object_storage", "policy_export.url")}
         return {setting: url for setting, url in urls.items() if url}
 
@@ -280,14 +280,14 @@ class RunConfig(Settings):
         own = self.on_policy
         if own is None:
             return {}
-        # The meaning of the algorithm's state and of stored rollouts depends on these.
+        # These settings determine the meaning of the algorithm's state and of stored rollouts.
         names = ("rollout_size", "epochs", "discount", "gae_lambda", "trace_lambda")
         kept = {f"{self.algorithm}.{name}": getattr(own, name) for name in names if hasattr(own, name)}
         return {"actor.segment_length": self.actor.segment_length, **kept}
 
     @property
     def fixed(self) -> dict[str, Any]:
-        """Settings that a resumed run cannot change, with the values that they have or that follow from others."""
+        """Settings that a resumed run cannot change, with their values or the values derived from other settings."""
         values = {name: attrgetter(name)(self) for name in algorithms.FIXED}
         masks = {f"sparsity.{name}": value for name, value in self.sparsity.topology.items()}
         return {**values, **masks, **self.horizon, "dynamic_capacity.enabled": self.asks_for_greedy_actions}
@@ -307,10 +307,10 @@ class RunConfig(Settings):
         return EnvironmentArguments(self.environment_args, wrappers, self.image_layout)
 
     def resolved_quantizer(self) -> sections.QuantizerConfig:
-        """The quantizer's settings with `compensate` decided.
+        """The quantizer's settings with `compensate` resolved.
 
-        Quantization-aware training computes the same as actors only if weights are rounded to nearest and biases are
-        unchanged (learner_service.quantization). So it turns corrections off, unless they are set explicitly.
+        Quantization-aware training matches the actors only if weights are rounded to nearest and biases are unchanged
+        (learner_service.quantization). It therefore turns corrections off, unless they are set explicitly.
         """
         quantizer = self.quantizer
         if quantizer.compensate is not None:
@@ -318,13 +318,13 @@ class RunConfig(Settings):
         return quantizer.model_copy(update={"compensate": self.learner.quantization_aware_after is None})
 
     def with_certificates(self, directory: Path) -> "RunConfig":
-        """The same run with mutual TLS from the folder."""
+        """The same run with mutual TLS. directory: the folder of the certificates."""
         transport = self.transport.model_copy(update={"certificates": directory.absolute()})
         return self.model_copy(update={"transport": transport})
 
     @property
     def sampling(self) -> Sampling:
-        """How actors draw actions in a run of a built-in on-policy algorithm; empty for other algorithms."""
+        """The sampler of the actors in a run of a built-in on-policy algorithm; empty for other algorithms."""
         if (own := self.on_policy) is None:
             return ""
         return "squashed" if own.squash else "clipped"
@@ -332,8 +332,8 @@ class RunConfig(Settings):
     def exploration_of(self, actor_index: int, environment_steps: int) -> Exploration:
         """The exploration of an actor that joins after `environment_steps` environment steps of the run.
 
-        Each actor gets every `actors`-th rate, so that its rates cover the whole range. Actors beyond the configured
-        number share the others' rates.
+        Each actor gets every `actors`-th rate, so its rates cover the whole range. Actors beyond the configured number
+        share the rates of others.
         """
         base, alpha = self.exploration.epsilon, self.exploration.alpha
         count = self.actors * self.environments_per_actor
@@ -348,9 +348,9 @@ class RunConfig(Settings):
         )
 
     def multi_step_of(self, n_step: int) -> MultiStepConfig | None:
-        """The multi-step targets of this run; None without them. n_step: steps of the algorithm's own returns.
+        """The multi-step targets of this run; None without them. n_step: steps of the algorithm's returns.
 
-        With rlx2, and `multi_step` not set, algorithms with returns of several steps keep these returns. Raises
+        With rlx2 and `multi_step` not set, algorithms whose returns span several steps keep these returns. Raises
         UserError when `multi_step` is set with such an algorithm.
         """
         if not self._has(self.multi_step):
@@ -361,7 +361,7 @@ class RunConfig(Settings):
             if self.multi_step is None:
                 return None
             raise UserError(
-                f"multi_step: expected an algorithm with one-step returns at first, got {name} with n_step {n_step}: "
+                f"multi_step: expected an algorithm with initial one-step returns, got {name} with n_step {n_step}: "
                 + ("leave --multi-step out" if has_steps else f"set {name}.n_step to 1")
             )
         return self.multi_step_returns
@@ -369,8 +369,8 @@ class RunConfig(Settings):
     def dynamic_capacity_of(self, spec: EnvironmentSpec) -> DynamicCapacityConfig | None:
         """The dynamic capacity of this run's replay; None for a fixed capacity.
 
-        With rlx2, and `dynamic_capacity.enabled` not set, continuous actions have it. Raises UserError when it is set
-        with discrete actions, or if nothing could ever be dropped because `dynamic_capacity.min_size` is too large.
+        With rlx2 and `dynamic_capacity.enabled` not set, runs with continuous actions use it. Raises UserError when it
+        is set with discrete actions, or when a large `dynamic_capacity.min_size` would prevent every drop.
         """
         if not self.asks_for_greedy_actions:
             return None
@@ -379,7 +379,7 @@ class RunConfig(Settings):
                 return None
             raise UserError(_needs_continuous(f"{spec.environment_id} with {sum(spec.sizes)} discrete ones"))
         settings, steps = self.dynamic_capacity, self.actor.segment_length
-        # For each environment, a segment takes a few rows more than it has steps.
+        # For each environment, a segment needs a few more rows than it has steps.
         room = self.replay.capacity * steps // (steps + spec.frame_stack)
         if settings.min_size >= room:
             raise UserError(
@@ -397,11 +397,11 @@ class RunConfig(Settings):
 
     @property
     def asks_for_greedy_actions(self) -> bool:
-        """Whether actors send the policy's actions without noise. With discrete actions they do not."""
+        """Whether actors send the policy's actions without noise. With discrete actions they never do."""
         return self._has(self.dynamic_capacity.enabled)
 
     def further_columns(self, sampled: bool) -> tuple[str, ...]:
-        """Names of the columns that segments have besides those of every run. sampled: whether actions are drawn."""
+        """Names of the segment columns that not every run has. sampled: whether actions are drawn."""
         greedy, hindsight = self.asks_for_greedy_actions, HindsightColumns(self.hindsight.copies).names
         return (LOG_PROBABILITIES,) if sampled else (*((GREEDY_ACTIONS,) if greedy else ()), *hindsight)
 
@@ -410,7 +410,7 @@ class RunConfig(Settings):
         return 0 if spec.goal is None or self.on_policy is not None else self.hindsight.copies
 
     def _has(self, mechanism: bool | None) -> bool:
-        """Whether the run has one of RLx2's mechanisms besides sparse networks (arXiv 2205.15043, sec. 4.2)."""
+        """Whether the run uses one of RLx2's mechanisms besides sparse networks (arXiv 2205.15043, sec. 4.2)."""
         return self.sparsity.method == "rlx2" if mechanism is None else mechanism
 
 

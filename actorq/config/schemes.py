@@ -17,7 +17,7 @@ SCHEME_ENTRY_POINTS = "actorq.schemes"
 
 @functools.cache
 def installed_schemes() -> Mapping[str, EntryPoint]:
-    """The schemes of installed packages by name, searched once in each process. Built-in names are excluded."""
+    """The schemes of installed packages by name. Searched once per process. Excludes built-in names."""
     points = entry_points(group=SCHEME_ENTRY_POINTS)
     return {point.name: point for point in points if point.name not in (*SCHEMES, AUTO)}
 
@@ -28,26 +28,26 @@ def scheme_names() -> tuple[str, ...]:
 
 
 def is_scheme(name: str) -> bool:
-    """Whether there is a scheme of that name."""
-    # Most runs skip the search for installed packages, which takes some milliseconds.
+    """Whether a scheme has this name."""
+    # Most runs skip the search for installed packages, which takes milliseconds.
     return name in SCHEMES or name in installed_schemes()
 
 
 @functools.cache
 def load_scheme(name: str) -> Any:
-    """Call the entry point of an installed scheme. Raises NotFoundError with all schemes, or why it is unusable."""
+    """Call the entry point of an installed scheme. Raises NotFoundError for an unknown name or an unusable scheme."""
     if name not in installed_schemes():
         raise NotFoundError(f"scheme: expected one of {', '.join(scheme_names())}, got {name!r}")
     path = installed_schemes()[name].value
     try:
         scheme = installed_schemes()[name].load()()
     except Exception as error:
-        # A user's package may raise anything.
+        # A user's package may raise any exception.
         reason = f"{type(error).__name__}: {reason_of(error)}"
         raise NotFoundError(f"scheme {name}: {path} cannot be used: {reason}") from error
     if getattr(scheme, "name", None) != name or not callable(getattr(scheme, "plan", None)):
         raise NotFoundError(
-            f"scheme {name}: {path} is no scheme: expected name {name!r} and a method plan; see the interface "
+            f"scheme {name}: {path} is not a scheme: expected name {name!r} and a method plan; see the interface "
             "actorq.quantization.schemes.base.Scheme"
         )
     return scheme
@@ -69,9 +69,9 @@ SchemeName = Annotated[str, AfterValidator(_checked)]
 """A setting: the name of a scheme."""
 SchemeChoice = Annotated[str, AfterValidator(functools.partial(_checked, or_auto=True))]
 """A setting: the name of a scheme, or "auto"."""
-# YAML gives integers for numbers.
+# YAML parses numbers as integers.
 VersionChoice = Annotated[str, BeforeValidator(str), AfterValidator(_checked_version)]
-"""A setting: a version of a policy, as actorq.domain.policy.chosen_version takes it."""
+"""A setting: a version of a policy, in the form that actorq.domain.policy.chosen_version expects."""
 ExportEncoding = Annotated[
     Literal["signed", "unsigned"] | None, DefaultText("the one that this processor computes exactly")
 ]
@@ -79,6 +79,6 @@ ExportEncoding = Annotated[
 ENCODING_HELP = "int8 weights for the target's processor: signed with an int8 dot product (VNNI), else unsigned"
 STANDARD = "standard"
 Form = Literal["onnxruntime", "standard"]
-"""A setting: the operators of a file."""
+"""A setting: the operators in a file."""
 FORM_HELP = "onnxruntime: the form that actors run; standard: only standard ONNX operators, for any runtime"
 CHOICES_HELP = f"quantization of policies: {', '.join(SCHEMES)}, or a scheme of an installed package"

@@ -25,7 +25,7 @@ from actorq.transport.options import Certificates, ServerLimits
 from actorq.transport.security.access import Access
 from actorq.transport.security.identity import DEFAULT_RUN, RUN_EXPECTED, RUN_PATTERN
 
-# A status on the wire has the URL with the name of a file: 1024 printable bytes at most.
+# On the wire, a status has this URL plus a file name: at most 1024 printable bytes.
 EXPORT_URL, MAX_EXPORT_URL = r"^(s3://[!-.0-~]+/[!-~]+|file:///[!-~]+)?$", 1000
 
 _URL = re.compile(r"s3://|file:///")
@@ -53,17 +53,17 @@ Wrapper = Annotated[dict[str, dict[str, JsonValue]], BeforeValidator(_wrapper)]
 
 
 class HindsightConfig(Settings):
-    """Other goals for the steps of ended episodes, in environments with goals (HER, arXiv 1707.01495)."""
+    """Goals for hindsight: other goals for the steps of ended episodes (HER, arXiv 1707.01495)."""
 
     copies: Annotated[Whole, Field(ge=0, le=MAX_GOAL_COPIES)] = Field(
         4,
-        description="goals of each step that its episode achieved later, beside its own; the learner draws one of all; "
-        "0: no hindsight; environments with goals, algorithms with a replay",
+        description="extra goals per step, which its episode achieved later; the learner draws one of these and the "
+        "step's own goal; 0: no hindsight; environments with goals, algorithms with a replay",
     )
 
 
 class ReplayConfig(Settings):
-    """Replay: memory-mapped, so that every acknowledged transition outlives the learner."""
+    """Replay: memory-mapped. Every acknowledged transition therefore survives the learner."""
 
     capacity: PositiveInt = Field(5_000, description="rows kept; one row per transition and a few per segment")
     min_size: PositiveInt = Field(1_000, description="transitions stored before the first update")
@@ -74,30 +74,30 @@ class ReplayConfig(Settings):
         1.0, description="beta after max_environment_steps, reached linearly; 1 corrects the bias of the sampling fully"
     )
     clip_rewards: PositiveFloat | None = Field(
-        None, description="bound to which rewards are clipped for learning, on both sides of 0; none: no clipping"
+        None, description="rewards are clipped to [-value, value] for learning; none: no clipping"
     )
     flush_s: Annotated[float, Field(ge=0.05, le=60)] = Field(
-        1.0, description="seconds between two flushes to the disk; a power cut loses at most the data after the last"
+        1.0, description="seconds between flushes to the disk; a power failure loses at most the data since the last"
     )
     min_free_bytes: NonNegativeInt = Field(
-        64 * 2**20, description="free bytes on the disk below which actors wait for more room"
+        64 * 2**20, description="free bytes on the disk below which actors pause until space is free"
     )
 
 
 class QueueConfig(Settings):
-    """The one-pass queue of an on-policy algorithm: on disk like the replay, with `replay.capacity` rows."""
+    """The queue of an on-policy algorithm, read once: on disk like the replay, with `replay.capacity` rows."""
 
     max_policy_lag: PositiveInt = Field(
-        8, description="versions between the policy that acted and the newest one; older transitions are dropped"
+        8, description="largest number of versions that a transition's policy may lag behind; staler ones are dropped"
     )
     waiting_rollouts: Annotated[float, Field(ge=1, le=1_000_000)] = Field(
         1.0, description="rollouts that may wait for the learner before actors wait; at least 1"
     )
     synchronous: bool = Field(
-        False, description="actors wait for the policy that learned from their last rollout, so no transition is stale"
+        False, description="actors wait for the policy trained on their last rollout, so no transition is stale"
     )
     normalize_rewards: bool = Field(
-        False, description="divide rewards by the running deviation of the discounted return, and clip to [-10, 10]"
+        False, description="divide rewards by the running deviation of the discounted return, then clip to [-10, 10]"
     )
 
     def waiting_rows(self, segment_length: int, environments: int, rollout_size: int, frame_stack: int) -> int:
@@ -108,16 +108,16 @@ class QueueConfig(Settings):
 
 
 class RateLimiterConfig(Settings):
-    """How updates and environment steps keep pace, at any speed of the machine."""
+    """Keeps updates and environment steps at a fixed ratio, at any speed of the machine."""
 
     samples_per_insert: PositiveFloat = Field(
-        16.0, description="mean number of times that each transition is sampled; higher is more updates per step"
+        16.0, description="mean number of times that each transition is sampled; higher means more updates per step"
     )
-    error_buffer: PositiveFloat = Field(10_000.0, description="samples that either side may run ahead before it waits")
+    error_buffer: PositiveFloat = Field(10_000.0, description="samples that one side may be ahead before it waits")
 
 
 class ExplorationConfig(Settings):
-    """Epsilon-greedy with a rate for every environment (Ape-X, arXiv 1803.00933), or Gaussian noise on actions."""
+    """Epsilon-greedy with one rate per environment (Ape-X, arXiv 1803.00933), or Gaussian noise on actions."""
 
     epsilon: Fraction = Field(
         0.8, description="epsilon of the rates epsilon ** (1 + alpha * i / (n - 1)); discrete actions"
@@ -128,11 +128,11 @@ class ExplorationConfig(Settings):
     )
     correlation: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,
-        description="correlation of the noise of two steps in a row, below 1; raise it where actions must last to have "
+        description="correlation of the noise of successive steps, below 1; raise it if actions must persist to have "
         "an effect; continuous actions",
     )
     random_steps: Annotated[Whole, Field(ge=0, le=10**18)] = Field(
-        0, description="first environment steps of the run, in which actions are uniformly random"
+        0, description="number of environment steps at the start of the run with uniformly random actions"
     )
 
 
@@ -141,14 +141,14 @@ class PublicationConfig(Settings):
 
     period_updates: PositiveInt = Field(
         50,
-        description="gradient updates between two published policies; no effect on on-policy algorithms, which publish "
-        "after each rollout",
+        description="gradient updates between published policies; on-policy algorithms ignore it and publish after "
+        "each rollout",
     )
     calibration_size: PositiveInt = Field(256, description="recent observations sent with a policy to measure fidelity")
 
 
 class EvaluationConfig(Settings):
-    """Episodes of the served policy, greedy by default, run by an evaluator."""
+    """Episodes of the served policy, greedy by default. The evaluator runs them."""
 
     episodes: Episodes = Field(20, description="number of episodes per evaluation")
     period_updates: Annotated[Whole, Field(gt=0, le=10**18)] = Field(
@@ -156,93 +156,93 @@ class EvaluationConfig(Settings):
     )
     share: Annotated[float, Field(gt=0, le=1)] = Field(
         0.03,
-        description="maximum share of the machine's CPU time for the evaluator; evaluations in its first 0.5 s, near "
-        "the target, and at the end always run",
+        description="maximum share of the machine's CPU time for the evaluator; evaluations always run in its first "
+        "0.5 s, near the target and at the end",
     )
     sampled: bool = Field(
-        False, description="draw actions from the policy's distribution instead of greedy ones; on-policy algorithms"
+        False, description="draw actions from the policy's distribution instead of greedy actions; on-policy algorithms"
     )
 
 
 class ActorConfig(Settings):
-    """How actors cut and queue their transitions."""
+    """How actors collect and queue their transitions."""
 
     segment_length: Whole = Field(16, gt=0, le=2**20, description="maximum number of environment steps per segment")
     max_segment_bytes: Annotated[Whole, Field(ge=1024, le=MAX_SEGMENT_BYTES)] = Field(
         USUAL_SEGMENT_BYTES,
-        description="maximum size of a segment in bytes; segments are shortened to fit, to one step at least",
+        description="maximum size of a segment in bytes; segments are shortened to fit, down to one step",
     )
     max_steps_per_policy: Annotated[Whole, Field(ge=0, lt=2**32)] = Field(
-        0, description="steps with a policy after which the actor waits, at most a second, for a newer one; 0: no limit"
+        0, description="steps with one policy after which the actor waits up to a second for a newer one; 0: no limit"
     )
     queue_segments: Annotated[Whole, Field(gt=0, le=65_536)] = Field(
-        2, description="segments that may wait for credit before the environments wait"
+        2, description="segments that may wait for credit before the environments pause"
     )
     report_period_s: float = Field(1.0, gt=0, le=86_400, description="seconds between two reports to the learner")
     environment_timeout_s: PositiveFloat = Field(
-        60.0, description="maximum seconds for a step of the environments; then the actor ends and is restarted"
+        60.0, description="maximum seconds for a step of the environments; a slower actor process ends and is restarted"
     )
     allow_modules: tuple[str, ...] = Field(
         (),
-        description="modules that a learner may make this actor import for environments MODULE:NAME, besides the "
-        "module of the actor's own --environment",
+        description="modules that this actor may import for a learner's environments MODULE:NAME, besides the module "
+        "of the actor's own --environment",
     )
 
 
 class GateConfig(Settings):
-    """Limits for a quantized policy: beyond them more layers stay in float, the most sensitive first, finally all."""
+    """Limits for a quantized policy. If it exceeds them, more layers stay in float, the most sensitive first."""
 
     max_mean_error: PositiveFloat = Field(
         0.02, description="mean action error on recent observations, relative to the action range; continuous actions"
     )
     max_error: PositiveFloat = Field(
-        0.25, description="largest action error on them, relative to the action range; continuous actions"
+        0.25, description="largest action error on these observations, relative to the range; continuous actions"
     )
     min_agreement: Fraction = Field(
         0.95, description="share of recent observations with the same best action as FP32; discrete actions"
     )
     max_mean_kl: PositiveFloat = Field(
         0.005,
-        description="mean KL divergence from FP32 on them, in nats; policies that output a distribution, instead of "
-        "the limits above",
+        description="mean KL divergence from FP32 on recent observations, in nats; replaces the limits above for "
+        "policies that output a distribution",
     )
     max_kl: PositiveFloat = Field(
         0.1, description="largest KL divergence from FP32 on them, in nats; policies that output a distribution"
     )
     max_value_loss: NonNegativeFloat = Field(
         0.003,
-        description="FP32 value that other best actions lose on them, relative to what the worst actions lose; within "
-        "it any agreement is enough; discrete actions",
+        description="loss of FP32 value where best actions differ, relative to the loss with the worst actions; below "
+        "it any agreement is accepted; discrete actions",
     )
 
 
 _INFINITE: dict[str, Any] = dict.fromkeys(GateConfig.model_fields, math.inf)
 NO_LIMITS = GateConfig.model_construct(**{**_INFINITE, "min_agreement": 0.0})
-"""Passes every policy that runs."""
+"""A gate that accepts every policy that runs."""
 
 
 class QuantizerConfig(Settings):
-    """How the quantizer emits policies, and which it keeps."""
+    """How the quantizer emits policies, and which policies it keeps."""
 
     quantize_ends: bool = Field(
-        False, description="also quantize the first and last layers, which otherwise stay in float"
+        False, description="also quantize the first and last layers, which stay in float by default"
     )
     per_tensor_error: NonNegativeFloat = Field(
-        0.01, description="relative error of a layer's weights up to which one scale is used for all its channels"
+        0.01, description="largest relative error of a layer's weights at which all its channels share one scale"
     )
     compensate: bool | None = Field(
         None,
         description="correct the rounding of weights with recent observations; none: yes, unless "
-        "learner.quantization_aware_after is set, because training reproduces plain rounding",
+        "learner.quantization_aware_after is set, because that training assumes plain rounding",
     )
     gate: GateConfig = GateConfig()
     retain_newest: PositiveInt = Field(32, description="newest versions kept on disk")
     retain_best: NonNegativeInt = Field(3, description="further versions kept on disk: those with the best evaluations")
-    retain_every: NonNegativeInt = Field(0, description="keep one of this many versions on disk forever; 0: none")
+    retain_every: NonNegativeInt = Field(0, description="keep every N-th version on disk forever; 0: none")
     work_limit_s: Annotated[float, Field(gt=0, le=3600)] = Field(
         60.0,
-        description="maximum seconds for work on one graph or version; if it cannot be interrupted, the quantizer ends "
-        "after twice this time and is restarted",
+        description="maximum seconds for work on one graph or version; if the work cannot be interrupted, the "
+        "quantizer ends after twice this time and is restarted",
     )
 
 
@@ -252,13 +252,13 @@ class CheckpointConfig(Settings):
     period_s: PositiveFloat = Field(10.0, description="seconds between two checkpoints")
     keep: PositiveInt = Field(3, description="newest checkpoints kept on disk")
     new_networks: bool = Field(
-        False, description="continue with new networks and the stored replay if no checkpoint is whole"
+        False, description="continue with new networks and the stored replay if every checkpoint is damaged"
     )
     object_storage: Annotated[str, Field(pattern=r"^(s3://[^/]+/.+|file:///.+)?$", max_length=1024), FOLDER_URL] = (
         Field(
             "",
-            description="URL of copies of the newest checkpoints, s3://BUCKET/PREFIX or file:///FOLDER, one for each "
-            "run; a run on an empty volume continues from there; empty: none; credentials are AWS_* variables",
+            description="URL for copies of the newest checkpoints, s3://BUCKET/PREFIX or file:///FOLDER, a separate "
+            "one for each run; a run on an empty volume continues from it; empty: none; credentials are AWS_* variables",
         )
     )
     object_storage_endpoint: Annotated[
@@ -266,16 +266,16 @@ class CheckpointConfig(Settings):
         Field(pattern=r"^(https?://.+)?$", max_length=1024),
         Expected("a URL such as http://minio:9000, of at most 1,024 characters, or nothing"),
     ] = Field("", description="URL of another S3-compatible service, such as http://minio:9000; empty: AWS")
-    object_storage_replay: bool = Field(False, description="copy the replay too; its size is sent again as it changes")
+    object_storage_replay: bool = Field(False, description="copy the replay too; changed parts are sent repeatedly")
 
 
 class PolicyExportConfig(Settings):
-    """Where the best policy goes at the end of the run. The endpoint is `checkpoint.object_storage_endpoint`."""
+    """Destination of the best policy at the end of the run. The endpoint is `checkpoint.object_storage_endpoint`."""
 
     url: Annotated[str, Field(pattern=EXPORT_URL, max_length=MAX_EXPORT_URL), FOLDER_URL] = Field(
         "",
-        description="URL of a folder for policy.onnx and policy.json, s3://BUCKET/PREFIX or file:///FOLDER, one for "
-        "each run; empty: none; credentials are AWS_* variables",
+        description="URL of a folder for policy.onnx and policy.json, s3://BUCKET/PREFIX or file:///FOLDER, a separate "
+        "one for each run; empty: none; credentials are AWS_* variables",
     )
     scheme: Annotated[SchemeName | None, DefaultText("the scheme of the evaluation")] = Field(
         None, description="number format of the policy"
@@ -287,25 +287,25 @@ class LearnerConfig(Settings):
 
     torch_threads: CountOrAuto = Field(
         1,
-        description="threads of a torch operation on the CPU: a number, or auto; auto is the smallest number within "
-        "10% of the fastest, measured at the start within the CPU limit; for a learner with cores of its own",
+        description="threads per torch operation on the CPU: a number, or auto; auto measures at the start, within the "
+        "CPU limit, and uses the fewest threads within 10% of the fastest; use auto only with dedicated cores",
     )
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$"), Expected("one of auto, cpu, cuda, cuda:N")] = (
         Field("auto", description="device that trains: cpu, cuda, cuda:N, or auto for a GPU if there is one")
     )
     compile: bool = Field(
         False,
-        description="compile losses with torch.compile; takes a minute at the start; on a CPU only faster for dqn",
+        description="compile losses with torch.compile; takes a minute at the start; on a CPU faster only for dqn",
     )
     precision: Literal["fp32", "bf16", "auto"] = Field(
         "fp32",
-        description="number format in the products of wide hidden layers: fp32, bf16, or auto; auto is bf16 if the "
+        description="number format for products in wide hidden layers: fp32, bf16, or auto; auto is bf16 if the "
         "hardware supports it and a measurement shows that it is faster; weights, losses and policies stay fp32",
     )
     quantization_aware_after: Fraction | None = Field(
         None,
-        description="share of the environment steps after which the policy is trained with fake quantization, as "
-        "actors compute it; none: never",
+        description="share of the environment steps after which training simulates the actors' quantization; "
+        "none: never",
     )
 
     @model_validator(mode="after")
@@ -329,7 +329,7 @@ class EnergyConfig(Settings):
     enabled: bool = Field(True, description="measure energy and carbon")
     country: Annotated[
         str, Field(pattern="^[A-Z]{3}$"), Expected("an ISO 3166 code of three capital letters, such as USA")
-    ] = Field("USA", description="ISO 3166 alpha-3 code of the country of the electricity's carbon intensity")
+    ] = Field("USA", description="ISO 3166 alpha-3 code of the country whose electricity has the carbon intensity")
     tdp_watts: PositiveFloat | None = Field(
         None, description="thermal design power of the processors in W; none: codecarbon's estimate"
     )
@@ -338,9 +338,9 @@ class EnergyConfig(Settings):
 
 
 class TelemetryConfig(Settings):
-    """Logs, and experiment trackers beside TensorBoard."""
+    """Logs, and experiment trackers in addition to TensorBoard."""
 
-    log_format: Literal["text", "json"] = Field("text", description="form of log lines: text, or a JSON object each")
+    log_format: Literal["text", "json"] = Field("text", description="format of log lines: text, or a JSON object each")
     mlflow: Annotated[str, Field(min_length=1)] | None = Field(
         None, description="tracking URI of MLflow for the run's scalars; none: without MLflow"
     )
@@ -355,14 +355,14 @@ CERTIFICATES_HELP = (
 
 
 class TransportConfig(Settings):
-    """How the services connect."""
+    """Connections between the services."""
 
     certificates: Path | None = Field(None, description=CERTIFICATES_HELP)
     run: Annotated[str, Field(pattern=RUN_PATTERN), Expected(RUN_EXPECTED)] = Field(
-        DEFAULT_RUN, description="name of the run in certificates; a service refuses certificates of other runs"
+        DEFAULT_RUN, description="name of the run in certificates; services refuse certificates of other runs"
     )
     deny: Annotated[Path | None, DefaultText("the file `denied` in the folder of the certificates")] = Field(
-        None, description="file with serial numbers of certificates to refuse, one per line; read again when it changes"
+        None, description="file with serial numbers of refused certificates, one per line; read again when it changes"
     )
     connection_age_s: Annotated[float, Field(ge=1, le=30 * 86400)] = Field(
         3600.0,
@@ -371,11 +371,11 @@ class TransportConfig(Settings):
     allow_readable_keys: bool = Field(
         False, description="accept a private key that other users of the machine may read"
     )
-    max_calls: Annotated[Whole, Field(ge=16, le=65_536)] = Field(4096, description="open calls of a service at a time")
+    max_calls: Annotated[Whole, Field(ge=16, le=65_536)] = Field(4096, description="maximum open calls of a service")
     max_calls_per_address: Annotated[Whole | None, Field(ge=8, le=65_536), DefaultText("half of max_calls")] = Field(
-        None, description="of these from one address; more where many clients share the address of a gateway"
+        None, description="maximum open calls from one address; raise it if many clients share a gateway's address"
     )
-    drain_s: PositiveFloat = Field(20.0, description="seconds that a service has to end after a request to end")
+    drain_s: PositiveFloat = Field(20.0, description="seconds that a service has to end after it is asked to end")
 
     def certificates_of(self, member: str) -> Certificates | None:
         """The certificates of a role; None without TLS. Raises UserError when they are unusable."""
@@ -383,12 +383,12 @@ class TransportConfig(Settings):
 
     @property
     def limits(self) -> ServerLimits:
-        """The limits on the peers of a service."""
+        """The limits on a service's peers."""
         connections = max(self.max_calls, ServerLimits.connections)
         return ServerLimits(connections, open_calls=self.max_calls, calls_of_address=self.max_calls_per_address)
 
     @property
     def access(self) -> Access:
-        """Who may call a service with TLS."""
+        """The peers that may call a service with TLS."""
         deny = self.deny or (self.certificates and self.certificates / "denied")
         return Access(self.run, deny, self.connection_age_s)

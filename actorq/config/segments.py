@@ -1,4 +1,4 @@
-"""How many environments an actor can step as one batch: a segment of one step must fit into a message."""
+"""Computes how many environments an actor can step as one batch. A segment of one step must fit into a message."""
 
 from actorq.domain.columns import columns_of
 from actorq.domain.goals import HindsightColumns
@@ -7,25 +7,25 @@ from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.text import size_text
 
-# Of rewards, flags, logarithms of probabilities and an ended episode of each environment.
+# Rewards, flags, logarithms of probabilities and an ended episode of each environment.
 _OTHER_BYTES = 48
 
 
 def step_bytes(spec: EnvironmentSpec, copies: int = 0) -> int:
-    """Bytes of one environment in a segment of one step: its observations before and after it, actions, and goals."""
+    """Bytes of one environment in a segment of one step: the observations before and after it, actions, and goals."""
     goals = sum(each.nbytes for each in columns_of(spec, HindsightColumns(copies).names)[len(columns_of(spec)) :])
     return (spec.frame_stack + 1) * spec.observations.nbytes + 2 * spec.actions.nbytes + goals + _OTHER_BYTES
 
 
 def most_environments(spec: EnvironmentSpec, copies: int = 0) -> int:
-    """Environments of which a segment of one step fits into a message. Raises UserError when not even one fits."""
+    """Largest batch of environments whose segment of one step fits into a message. Raises UserError if none fits."""
     most = MAX_SEGMENT_BYTES // step_bytes(spec, copies)
     if not most:
         limit = (MAX_SEGMENT_BYTES - 2 * spec.actions.nbytes - _OTHER_BYTES) // (spec.frame_stack + 1)
         raise UserError(
             f"environment {spec.environment_id}: an observation has {size_text(spec.observations.nbytes)}, but a "
             f"segment of one step needs {spec.frame_stack + 1} of at most {max(0, limit):,} bytes each; make "
-            "observations smaller, such as with --environment-wrappers "
+            "observations smaller, for example with --environment-wrappers "
             "'[{gymnasium.wrappers:ResizeObservation: {shape: [84, 84]}}]'"
         )
     return most

@@ -27,10 +27,10 @@ from actorq.text import one_line
 
 S = TypeVar("S", bound="Settings")
 
-# Values of a YAML text with its aliases written out: a few lines of them can stand for billions.
+# Limit on the values of a YAML text with its aliases expanded. A few lines of aliases can expand to billions.
 _MOST_VALUES = 100_000
 
-# Bytes of a wrong value in an error.
+# Length of a wrong value in an error, in bytes.
 _MOST_SHOWN = 120
 
 # Kubernetes sets such variables in every container, for each service of the namespace ("service links"). The service
@@ -43,19 +43,19 @@ _ASSIGNMENT = re.compile(r"(^|,)\s*(\w+)\s*=")
 
 
 class Settings(BaseModel):
-    """Base of all settings: frozen, finite numbers, no undeclared settings."""
+    """Base of all settings: frozen, with finite numbers, without undeclared settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
 class DefaultText:
-    """Annotation of a field: the help's text for a default that is computed later."""
+    """Annotation of a field: text for the help in place of a default that is computed later."""
 
     text: str
 
 
-# Annotation of a field: `--help` shows the setting, not only `--help-all`.
+# Annotation of a field: `--help` shows the setting. Without it, only `--help-all` does.
 ESSENTIAL = "essential"
 
 
@@ -69,7 +69,7 @@ class Leaf:
 
     @property
     def flag(self) -> str:
-        """As a flag."""
+        """The setting's flag."""
         return "--" + ".".join(self.path).replace("_", "-")
 
     @property
@@ -79,32 +79,32 @@ class Leaf:
 
     @property
     def help(self) -> str:
-        """Description and default on one line."""
+        """The description and default on one line."""
         return self.help_with(self.default)
 
     def help_with(self, default: str) -> str:
-        """Description and this default on one line."""
+        """The description and this default on one line."""
         suffix = "" if self.field.is_required() else f" (default: {default})"
         return f"{self.field.description}{suffix}".replace("%", "%%")
 
     @property
     def in_words(self) -> str:
-        """The words for a default that is found out later; empty for other defaults."""
+        """The text for a default that is computed later; empty for other defaults."""
         return next((extra.text for extra in self.field.metadata if isinstance(extra, DefaultText)), "")
 
     @property
     def default(self) -> str:
-        """As a flag has it, or in words where it is found out later."""
+        """The default as a flag's text, or in words if it is computed later."""
         return self.in_words or default_text(self.field.get_default(call_default_factory=True))
 
 
 def default_text(value: object) -> str:
-    """A default as text of a flag, or "empty"."""
+    """A default as a flag's text, or "empty"."""
     return "empty" if value in ("", (), {}) else value_text(value)
 
 
 def value_text(value: object) -> str:
-    """A setting's value as text of a flag."""
+    """A setting's value as a flag's text."""
     if value is None:
         return "none"
     if isinstance(value, dict) or (isinstance(value, tuple) and (not value or isinstance(value[0], dict))):
@@ -124,7 +124,7 @@ def leaves(model: type[Settings], path: tuple[str, ...] = ()) -> Iterator[Leaf]:
 def add_flags(parser: OneLineParser, model: type[Settings], title: str = "run") -> dict[argparse.Action, Leaf]:
     """Declare a flag for each setting, grouped by section. Unset flags are absent from the parsed namespace.
 
-    title: of the group of settings without a section. If any setting is ESSENTIAL, the short help shows only the
+    title: title of the group of settings without a section. If any setting is ESSENTIAL, the short help shows only the
     essential settings and the names of the sections. Returns the setting of each flag.
     """
     has_essential = any(ESSENTIAL in leaf.field.metadata for leaf in leaves(model))
@@ -162,7 +162,7 @@ def from_flags(model: type[Settings], namespace: argparse.Namespace) -> dict[str
 
 
 def from_environment(model: type[Settings], environment: Mapping[str, str]) -> dict[str, Any]:
-    """The settings of `model` in the environment, as a nested dict."""
+    """The settings of `model` in environment variables, as a nested dict."""
     tree: dict[str, Any] = {}
     for leaf in leaves(model):
         if leaf.variable in environment:
@@ -173,7 +173,7 @@ def from_environment(model: type[Settings], environment: Mapping[str, str]) -> d
 def check_environment(
     models: Sequence[type[Settings]], environment: Mapping[str, str], elsewhere: Sequence[str] = ()
 ) -> None:
-    """Raise UserError for a variable with this project's prefix that is no setting of `models` or other programs."""
+    """Raise UserError for a variable with this project's prefix that no model and no other program declares."""
     known = {leaf.variable for model in models for leaf in leaves(model)}
     known |= {ENVIRONMENT_PREFIX + name.upper() for name in elsewhere}
     for name in environment:
@@ -192,12 +192,12 @@ def documents_from_yaml(text: str) -> list[Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Takes each name of a section once: of two values that a person has written, one would be lost."""
+    """Refuses a name that occurs twice in a section. YAML would silently lose one of the two values."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names: set[Any] = set()
         for key, _ in node.value:
-            # Merged sections may have the same names, and come under this one.
+            # Merged sections may repeat names. Their values have lower priority.
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 name = self.construct_object(key)
                 if name in names:
@@ -208,16 +208,16 @@ class _Loader(yaml.SafeLoader):
 
 
 def _count(tree: Any, around: frozenset[int], counts: dict[int, int]) -> int:
-    """The values that a tree stands for, with aliases written out. Raises ValueError for too many, or for a cycle."""
+    """The number of values in a tree with aliases expanded. Raises ValueError for too many values, or for a cycle."""
     if not isinstance(tree, dict | list):
         return 1
     if id(tree) in around:
-        raise ValueError("an alias stands for a section or list that it is part of")
+        raise ValueError("an alias refers to a section or list that contains it")
     if id(tree) not in counts:
         inner = tree.values() if isinstance(tree, dict) else tree
         counts[id(tree)] = 1 + sum(_count(each, around | {id(tree)}, counts) for each in inner)
     if counts[id(tree)] > _MOST_VALUES:
-        raise ValueError(f"it stands for more than {_MOST_VALUES:,} values")
+        raise ValueError(f"it expands to more than {_MOST_VALUES:,} values")
     return counts[id(tree)]
 
 
@@ -229,12 +229,12 @@ def _loaded(load: Callable[[str], Any], text: str) -> Any:
     except RecursionError:
         raise ValueError("its sections or lists are nested too deeply") from None
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
-        # The library raises the others for values that do not fit their tags, such as a date with a thirteenth month.
+        # PyYAML raises the other errors for values that do not fit their tags, such as a date with a thirteenth month.
         raise ValueError(" ".join(str(error).split())) from None
 
 
 def from_file(path: Path, flag: str = "--config: ") -> dict[str, Any]:
-    """A YAML file's settings as a nested dict. Raises UserError, which begins with the flag that named the file."""
+    """A YAML file's settings as a nested dict. Raises UserError, which begins with the flag that names the file."""
     try:
         tree = from_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -251,9 +251,9 @@ def from_file(path: Path, flag: str = "--config: ") -> dict[str, Any]:
 def share(
     tree: Any, name: str, models: Sequence[type[Settings]], elsewhere: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Split the section `name` of a file among the models that declare its settings; UserError if it is no section.
+    """Split a file's section `name` among the models that declare its settings. Raises UserError if it is no section.
 
-    Undeclared settings go to the first model, which refuses them. Settings of other programs (`elsewhere`) are dropped.
+    The first model gets undeclared settings and refuses them. Settings of other programs (`elsewhere`) are dropped.
     """
     if not isinstance(tree, dict):
         raise UserError(f"setting '{name}': expected a section of settings, got {_shown(tree)}")
@@ -265,9 +265,9 @@ def share(
 
 
 def build(model: type[S], *trees: dict[str, Any], section: str = "") -> S:
-    """Validate the trees, later ones over earlier ones. Raises UserError with the first fault on one line.
+    """Validate the merged trees; later trees override earlier ones. Raises UserError with the first fault on one line.
 
-    section: the section of the run's settings, for names in errors.
+    section: the section of the run's settings that errors name.
     """
     try:
         return model.model_validate(merged(*trees))
@@ -306,7 +306,7 @@ def _text_to_value(leaf: Leaf, value: Any) -> Any:
 
 
 def _text_to_mapping(leaf: Leaf, text: str) -> dict[str, Any]:
-    """The mapping of NAME=VALUE,NAME=VALUE with YAML values, or of a YAML or JSON mapping in braces."""
+    """Parse NAME=VALUE,NAME=VALUE with YAML values, or a YAML or JSON mapping in braces."""
     is_mapping = text.lstrip().startswith("{")
     try:
         mapping = from_yaml(text if is_mapping else "{" + _ASSIGNMENT.sub(r"\1\2: ", text) + "}")
@@ -340,7 +340,7 @@ def has(tree: object, path: Sequence[str]) -> bool:
 
 
 def merged(*trees: Mapping[str, Any]) -> dict[str, Any]:
-    """The trees, later ones over earlier ones. The result shares no section with them."""
+    """The merged trees; later trees override earlier ones. The result shares no section with them."""
     result: dict[str, Any] = {}
     for tree in trees:
         for name, value in tree.items():
@@ -360,7 +360,7 @@ def _explain(model: type[Settings], error: ValidationError, section: str) -> str
     more = error.error_count() - 1
     others = f" (and {more} more {'fault' if more == 1 else 'faults'})" if more else ""
     of_validator = fault["type"] == "value_error"
-    # The library's own texts describe Python's types. A validator of this project describes its setting.
+    # pydantic's texts describe Python's types. A validator of this project describes its setting.
     message = str(fault["ctx"]["error"]) if of_validator else f"expected {expected}"
     if fault["type"] == "finite_number":
         message = message.replace("a number", "a finite number", 1)

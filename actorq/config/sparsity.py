@@ -33,12 +33,12 @@ class SparsityConfig(Settings):
     until: float = Field(1.0, gt=0, le=1, description="share of the run's updates after which masks stay fixed")
     structured: bool = Field(
         False,
-        description="give all units of a policy's layer the same number of inputs and drop units of little effect, so "
-        "that the emitted policy becomes narrower; with set, rigl or rlx2",
+        description="give all units of a policy layer the same number of inputs and drop units of little effect, which "
+        "makes the emitted policy narrower; with set, rigl or rlx2",
     )
     compressed_products: bool = Field(
         True,
-        description="skip zeros in the learner's products where that is faster: on a CPU with MKL, in large layers "
+        description="skip zeros in the learner's products where this is faster: on a CPU with MKL, in large layers "
         "with at most 10 % active weights (15 % for gradients of weights)",
     )
 
@@ -47,7 +47,7 @@ class SparsityConfig(Settings):
         given = [name for name in ("actor", "critic") if name in self.model_fields_set]
         if given and "method" not in self.model_fields_set:
             raise ValueError(
-                f"sparsity.{given[0]} needs sparsity.method: networks are dense without one; give one, such as rlx2"
+                f"sparsity.{given[0]} needs sparsity.method: networks are dense without it; set a method, such as rlx2"
             )
         if self.structured and self.method not in _CHANGING:
             raise ValueError(
@@ -57,12 +57,12 @@ class SparsityConfig(Settings):
 
     @property
     def topology(self) -> dict[str, Any]:
-        """The settings that decide the masks, as JSON values. Others may change when a run is resumed."""
+        """The settings that determine the masks, as JSON values. A resumed run may change the other settings."""
         deciding = {"method"} if self.method == "dense" else {"method", "actor", "critic", "structured"}
         return self.model_dump(include=deciding)
 
     def check_changes(self, updates: float) -> None:
-        """Raise UserError when masks that should change would never do so in a run of so many gradient updates."""
+        """Raise UserError when masks should change, but never would in a run with this number of gradient updates."""
         last = self.until * updates
         if self.method in _CHANGING and self.period_updates >= last:
             raise UserError(
@@ -72,7 +72,7 @@ class SparsityConfig(Settings):
 
 
 class MultiStepConfig(Settings):
-    """Targets that begin with one step and become longer (RLx2, arXiv 2205.15043, sec. 4.2)."""
+    """Targets that begin with one step and become longer during the run (RLx2, arXiv 2205.15043, sec. 4.2)."""
 
     n_step: Annotated[Whole, Field(ge=2)] = Field(3, description="environment steps of the longer returns")
     after: Fraction = Field(0.1, description="share of the run's environment steps after which returns become longer")
@@ -90,6 +90,6 @@ class DynamicCapacityConfig(Settings):
         "(half the mean squared difference; actions scaled to [-1, 1])",
     )
     min_size: PositiveInt = Field(100_000, description="number of transitions that are kept at any distance")
-    period_steps: PositiveInt = Field(10_000, description="environment steps between two checks of the oldest")
+    period_steps: PositiveInt = Field(10_000, description="environment steps between checks of the oldest transitions")
     oldest: PositiveInt = Field(2_048, description="number of oldest transitions that are checked")
     dropped: Annotated[float, Field(gt=0, lt=1)] = Field(0.1, description="share of the replay that is dropped at once")

@@ -1,4 +1,4 @@
-"""Finds settings that have no effect on a run: because of its algorithm, its environment or another setting."""
+"""Finds settings without effect on a run, because of its algorithm, its environment or another setting."""
 
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
@@ -30,7 +30,7 @@ _LOOKS = tuple(f"dynamic_capacity.{name}" for name in DynamicCapacityConfig.mode
 
 
 def unread(algorithm: str) -> tuple[str, ...]:
-    """Settings, and whole sections, that a built-in algorithm does not read. Of others it is not known."""
+    """Settings and whole sections that a built-in algorithm does not read. Empty for other algorithms."""
     if algorithm not in ALGORITHMS:
         return ()
     settings = ALGORITHMS[algorithm]
@@ -42,7 +42,7 @@ def unread(algorithm: str) -> tuple[str, ...]:
 
 
 def given_in_vain(given: Mapping[str, Any], config: RunConfig, spec: EnvironmentSpec) -> dict[str, str]:
-    """Given settings and sections without effect, and why. Defaults are left out: a run's file has them."""
+    """Given settings and sections without effect, and the reasons. Skips defaults, because a run's file has them."""
     by_algorithm, default = f"the algorithm is {config.algorithm}", RunConfig()
     found: dict[str, str] = {}
     for reason, names in ((by_algorithm, unread(config.algorithm)), *_switched_off(config, spec)):
@@ -57,7 +57,7 @@ def given_in_vain(given: Mapping[str, Any], config: RunConfig, spec: Environment
 
 
 def _switched_off(run: RunConfig, spec: EnvironmentSpec) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Settings without effect because of other settings or of the environment, by the reason."""
+    """Settings without effect because of other settings or of the environment, by reason."""
     method = run.sparsity.method
     reasons: dict[str, tuple[object, tuple[str, ...]]] = {
         "actions are discrete": (spec.sizes, _GAUSSIAN),

@@ -1,4 +1,4 @@
-"""Acts with trained policies in ONNX Runtime.
+"""Loads trained policies and computes their actions in ONNX Runtime.
 
 policy = actorq.load_policy("policy.onnx")
 action = policy.predict(observation)

@@ -1,4 +1,4 @@
-"""Loads trained policies of files and runs, and acts with them."""
+"""Loads trained policies from files and runs, and computes their actions."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ from actorq.inference.runpolicies import RunPolicies
 from actorq.rundirectory import RunDirectory
 from actorq.weightencoding import weight_encoding_of, with_weight_encoding
 
-# Version of the format of an exported policy's description.
+# Version of the format of an exported policy's description file.
 DESCRIPTION_FORMAT = 1
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 class LoadedPolicy:
     """A trained policy that acts without exploration. Thread-safe.
 
-    environment: the specs of observations and actions. version, scheme: those of the policy in its run.
+    environment: the specs of observations and actions. version, scheme: version and scheme of the policy in its run.
     """
 
     environment: EnvironmentSpec
@@ -46,18 +46,18 @@ class LoadedPolicy:
     def predict(self, observation: ArrayLike | Mapping[str, ArrayLike]) -> Any:
         """The action for one observation, or the actions for a batch of observations.
 
-        observation: [*observation] or [B, *observation], as the environment gives it: the model normalizes by itself.
-            With frame stacking, [K, *frame] or [B, K, *frame], the oldest frame first. Float types are cast.
+        observation: [*observation] or [B, *observation], unscaled: the model normalizes it. With frame stacking,
+            [K, *frame] or [B, K, *frame], the oldest frame first. Float types are cast.
 
-            For observations of several arrays, a dict with each leaf of `environment.leaves` by its name, and the mask
-            as "mask", in the same forms.
+                For observations of several arrays: a dict with each leaf of `environment.leaves` by name, and the mask
+                as "mask", in the same forms.
 
-        Returns int64 or int64[B] for discrete actions, float32[*action] or float32[B, *action] for continuous ones, and
-        int64[parts] or int64[B, parts] for several discrete parts; with continuous components beside them float32.
-        In scheme int8 the rows of a batch share activation ranges, so an action depends a little on the other rows.
+        Returns int64 or int64[B] for discrete actions, and float32[*action] or float32[B, *action] for continuous ones.
+        Several discrete parts give int64[parts] or int64[B, parts]; with additional continuous components, float32.
+        In scheme int8 the rows of a batch share activation ranges, so an action depends slightly on the other rows.
 
-        Raises InvalidInputError for another shape, a type that cannot be cast safely, and NaN or a number beyond 10^9:
-        in int8 one such row would change the actions of the others.
+        Raises InvalidInputError for another shape, a type that cannot be cast safely, and NaN or a number beyond 10^9.
+        In int8, one such row would change the actions of the others.
         """
         spec = self.environment.policy_observations
         if spec.leaves:
@@ -108,7 +108,7 @@ class LoadedPolicy:
     def _actions(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """The actions for rows of each input by name."""
         spec, first = self.environment, next(iter(arrays.values()))
-        # Without noise, a policy takes its most likely action. A single input may have any name.
+        # Without noise, a policy returns its most likely action. A single input may have any name.
         noise = np.zeros((len(first), spec.components), np.float32)
         feeds = {
             port.name: noise if port.role is Role.NOISE else arrays.get(port.name, first)
@@ -124,19 +124,19 @@ class LoadedPolicy:
 
 
 def load_policy(path: str | Path, version: int | str = "", scheme: str = "") -> LoadedPolicy:
-    """Load a trained policy to act with it.
+    """Load a trained policy to compute its actions.
 
-    path: an ONNX file that `actorq export` wrote, with its .json file beside it; or the directory of a run, which may
-        go on meanwhile.
-    version: of a run: "best", "newest" or a number. By default the version with the best evaluation, or the newest
-        where none has an evaluation.
-    scheme: of a run: by default the scheme of its actors. The run's folder must have the policy in this scheme.
+    path: an ONNX file written by `actorq export`, with its .json file in the same folder; or the directory of a run,
+        which may still be running.
+    version: for a run: "best", "newest" or a number. By default the version with the best evaluation, or the newest
+        if no version has an evaluation.
+    scheme: for a run: by default the scheme of its actors. The run's folder must have the policy in this scheme.
 
-    It needs ONNX Runtime and numpy (`pip install 'actorq[actor]'`), and no environment. Raises UserError for a missing
-    file or version, and for a damaged file.
+    The function needs ONNX Runtime and numpy (`pip install 'actorq[actor]'`), and no environment. Raises UserError for
+    a missing file or version, and for a damaged file.
 
-    A processor that computes the file's weight encoding wrongly gets the policy in its own encoding. A warning then
-    names the export for other programs: docs/concepts/schemes.md#weight-encodings.
+    If the processor computes the file's weight encoding wrongly, the policy is converted to an exact encoding. A
+    warning then names the export command for other programs: docs/concepts/schemes.md#weight-encodings.
     """
     try:
         return _load(Path(path), str(version), scheme)
@@ -145,7 +145,7 @@ def load_policy(path: str | Path, version: int | str = "", scheme: str = "") -> 
 
 
 def description_file(model: Path) -> Path:
-    """The description file beside an exported model."""
+    """The description file in the same folder as an exported model."""
     return model.with_suffix(".json")
 
 
@@ -171,7 +171,7 @@ def _load(path: Path, version: str, scheme: str) -> LoadedPolicy:
             f"{error.filename}: cannot be read ({error.strerror}); actorq export writes a policy and its description"
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{description_file(path)}: expected what actorq export writes, but {error!r}") from None
+        raise UserError(f"{description_file(path)}: expected a file that actorq export wrote, but {error!r}") from None
 
 
 def _exact(path: Path, model: bytes) -> bytes:
@@ -180,8 +180,8 @@ def _exact(path: Path, model: bytes) -> bytes:
     if written is None or not here or written in here:
         return model
     _log.warning(
-        "%s: this processor does not compute %s weights exactly, so they were made %s here; for other programs, export "
-        "the policy with --weight-encoding %s",
+        "%s: this processor does not compute %s weights exactly, so they were converted to %s here; for other "
+        "programs, export the policy with --weight-encoding %s",
         path,
         written,
         here[0],

@@ -1,4 +1,4 @@
-"""Finds policies in a run's folder, and reads them without a service."""
+"""Finds and reads the policies in a run's folder, without a service."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,9 +17,9 @@ from actorq.weightencoding import in_weight_encoding
 
 
 class RunPolicies:
-    """The versions in the folder of a run at this time. The run may go on meanwhile.
+    """The versions in a run's folder at this time. The run may still be running.
 
-    versions: newest first. Raises UserError if the folder is no run's, or if the run has no policies.
+    versions: newest first. Raises UserError if the folder is not a run's folder, or if the run has no policies.
     """
 
     def __init__(self, run: RunDirectory) -> None:
@@ -32,7 +32,7 @@ class RunPolicies:
             raise UserError(f"{run.policies} has no policies: the run has not published any yet")
 
     def find(self, choice: str = "") -> RetainedPolicy:
-        """The version "best", "newest", a number, or "" (the best, or else the newest). Raises UserError for none."""
+        """The version "best", "newest", a number, or "" (the best, else the newest). Raises UserError if none matches."""
         for each in (choice,) if choice else (BEST, NEWEST):
             if (found := chosen_version(each, self.versions)) is not None:
                 return found
@@ -42,14 +42,14 @@ class RunPolicies:
         raise UserError(f"version {choice} is not in {self.run.root}; {listing}")
 
     def scheme_of(self, version: RetainedPolicy) -> str:
-        """The run's scheme. If that is "auto", the scheme in which the evaluator ran this version."""
+        """The run's scheme. If it is "auto", the scheme in which the evaluator ran this version."""
         if self.config.scheme != AUTO:
             return self.config.scheme
         evaluation = newest_evaluation(self.run.evaluations, version) or {}
         return next((each for each in (evaluation.get("scheme"), *version.schemes) if each in version.schemes), FP32)
 
     def stored(self, version: RetainedPolicy, scheme: str, weight_encoding: str = SIGNED) -> Policy:
-        """A stored policy, in this encoding. Raises UserError if it is not stored in the scheme, or is damaged."""
+        """A stored policy in this encoding. Raises UserError if it is damaged, or not stored in the scheme."""
         if scheme not in version.schemes:
             raise UserError(
                 f"version {version.version} of {self.run.root} is stored in {', '.join(version.schemes) or 'no scheme'}"
@@ -67,9 +67,9 @@ class RunPolicies:
 
 
 def newest_evaluation(path: Path, version: RetainedPolicy) -> Mapping[str, Any] | None:
-    """The newest evaluation with the version's return in a run's log of evaluations; None without one.
+    """The newest evaluation in a run's log that has the version's return; None without one.
 
-    The log also has flagged evaluations. The quantizer does not know their returns.
+    The log also contains flagged evaluations. The quantizer does not know their returns.
     """
     if not path.exists():
         return None

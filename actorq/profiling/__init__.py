@@ -1,4 +1,4 @@
-"""The folder through which the services' measurements exchange data, and their figures as JSON."""
+"""The folder through which the services' measurements exchange data and figures (JSON)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ measuring_seconds = number(0.1, 10.0, "0.1 to 10 seconds")
 
 @dataclass(frozen=True)
 class Order:
-    """An order for a service to measure: the run, the folder, and the approximate seconds."""
+    """An order to a service to measure: the run, the folder, and the approximate seconds."""
 
     config: RunConfig
     folder: "Folder"
@@ -36,9 +36,9 @@ class Order:
 
     @classmethod
     def parse(cls, program: str, description: str, arguments: Sequence[str] | None = None) -> "Order":
-        """The order in the arguments of a process. Raises UserError."""
+        """Parse the order from the arguments of a process. Raises UserError."""
         parser = argument_parser(program, description, (RunConfig,))
-        parser.add_argument("--folder", type=Path, required=True, help="where figures are written")
+        parser.add_argument("--folder", type=Path, required=True, help="folder for the figures")
         parser.add_argument("--seconds", type=measuring_seconds, default=DEFAULT_SECONDS, help="time to measure")
         parser.add_argument("--record", action="store_true", help="only record transitions of random actions")
         namespace = parser.parse_args(arguments)
@@ -53,11 +53,11 @@ class Folder:
     path: Path
 
     def write(self, name: str, figures: Mapping[str, Any]) -> None:
-        """Write figures under a name."""
+        """Write figures under this name."""
         (self.path / f"{name}.json").write_text(json.dumps(figures, indent=1), encoding="utf-8")
 
     def read(self, name: str) -> dict[str, Any]:
-        """Read the figures of a name."""
+        """Read the figures with this name."""
         try:
             return dict(json.loads((self.path / f"{name}.json").read_text(encoding="utf-8")))
         except OSError as error:

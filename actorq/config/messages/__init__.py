@@ -1,1 +1,1 @@
-"""What commands say of settings: the expected values, the setting that is meant, and the help."""
+"""Texts about settings in commands: expected values, suggestions for misspelled names, and the help."""

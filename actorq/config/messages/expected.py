@@ -1,4 +1,4 @@
-"""Says in words which values a setting accepts, for errors: "a whole number from 0 to 10, or none"."""
+"""Describes the values that a setting accepts, for errors: "a whole number from 0 to 10, or none"."""
 
 import re
 import types
@@ -14,13 +14,13 @@ from pydantic.fields import FieldInfo
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
 _JSON_VALUE = "text, a number, true, false, null, or a list or mapping of such values"
-# From here on, powers of ten are shorter as 1e18.
+# From this number on, powers of ten are written as 1e18.
 _LARGE = 1_000_000_000
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Annotation of a setting whose type does not describe its values, such as text with a pattern."""
+    """Annotation of a setting whose type does not describe its values, such as text that must match a pattern."""
 
     text: str
 
@@ -39,7 +39,7 @@ def expected_at(model: type[BaseModel], location: Sequence[int | str]) -> tuple[
             return ".".join(path), "text as a name"
         annotation, _, _ = _opened(annotation, extras)
         if annotation is JsonValue:
-            # The library names the type of the value, and then the key or index in it.
+            # pydantic reports the type of the value first, and then the key or index in it.
             path += [str(inner) for inner in steps if next(steps, None) is not None]
             return ".".join(path), _JSON_VALUE
         path.append(str(step))

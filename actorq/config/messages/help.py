@@ -1,4 +1,4 @@
-"""Fits the help of a command to the run that its arguments describe: the settings that count, with their defaults."""
+"""Fits a command's help to the run that its arguments describe: the settings that matter, with their defaults."""
 
 import argparse
 from collections.abc import Collection, Mapping
@@ -12,12 +12,12 @@ from actorq.config.run_config import RunConfig
 from actorq.config.unread import unread
 from actorq.errors import UserError
 
-# They choose the preset, and with it the other defaults.
+# These settings choose the preset, which sets the other defaults.
 _CHOICES = ("environment", "algorithm", "preset")
 
 
 def described_run(namespace: argparse.Namespace) -> RunConfig:
-    """The defaults of the run with the environment, algorithm and preset of the arguments."""
+    """The default configuration for the environment, algorithm and preset in the arguments."""
     given = {name: value for name in _CHOICES if (value := getattr(namespace, name, None)) is not None}
     try:
         return settings.build(RunConfig, given)
@@ -36,7 +36,7 @@ def fit_help(
 ) -> None:
     """Hide the settings of a run that the command or the algorithm ignores, and show the defaults of the preset.
 
-    flags: the settings of the run by their flags.
+    flags: the settings of the run, by their argparse actions.
     full: whether the help also lists the settings of other algorithms, unless one is given.
     reads, ignores: settings and sections of the run that the command reads (None for all) and ignores.
     """
@@ -55,7 +55,7 @@ def fit_help(
 
 
 def _covers(names: Collection[str], leaf: settings.Leaf) -> bool:
-    """Whether the names have the setting or a section around it."""
+    """Whether the names contain the setting or a section around it."""
     return any(".".join(leaf.path[: length + 1]) in names for length in range(len(leaf.path)))
 
 

@@ -1,4 +1,4 @@
-"""Arguments that several commands have in common."""
+"""Positional arguments that several commands share."""
 
 import argparse
 from functools import partial
@@ -21,12 +21,12 @@ def add_environment(parser: OneLineParser) -> None:
 
 
 def _settle(parser: OneLineParser, namespace: argparse.Namespace) -> None:
-    """Store the id as the setting `environment`. Raises UserError for two different ids, and for another argument."""
+    """Store the id as the setting `environment`. Raises UserError for two different ids or any other argument."""
     given: str | None = vars(namespace).pop("environment_id", None)
     if given is None:
         return
     if "=" in given:
-        # A setting as other programs take it.
+        # The user wrote a setting in another program's style.
         parser.refuse(given, namespace)
     if (other := vars(namespace).setdefault("environment", given)) != given:
         raise UserError(f"expected one environment, got {given!r} and --environment {other!r}")

@@ -1,4 +1,4 @@
-"""Suggests the setting that a user means, by its other names and by its spelling."""
+"""Suggests the setting that a user probably means, by its other names and by its spelling."""
 
 import difflib
 from collections.abc import Iterable
@@ -81,13 +81,13 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "warmup_steps": ("replay.min_size",),
     "workers": ("actors",),
 }
-"""Names that other libraries use, and the settings that they mean here: whole names, or the last part of a name."""
+"""Names in other libraries, and the settings here with the same meaning: whole names, or the last part of a name."""
 
 
 def suggestion(name: str, known: Iterable[str], preferred: str = "") -> str:
-    """The known name that is probably meant, as a clause of an error; empty if there is none.
+    """The known name that the user probably means, as a clause of an error; empty if there is none.
 
-    Names are flags, settings with dots, or environment variables. Names that begin with `preferred` come first.
+    Names are flags, dotted settings or environment variables. Names that begin with `preferred` come first.
     """
     ordered = sorted(known, key=lambda each: (not (preferred and each.startswith(preferred)), len(each), each))
     if not _plain(name).startswith("no_"):
@@ -97,7 +97,7 @@ def suggestion(name: str, known: Iterable[str], preferred: str = "") -> str:
 
 
 def _meant(name: str, ordered: list[str]) -> list[str]:
-    """Known names with another notation of the name, or with one of its synonyms."""
+    """Known names that match the name in another notation, or match one of its synonyms."""
     section, _, last = _plain(name).rpartition(".")
     meanings = (last, *SYNONYMS.get(last, ()))
     plain = {each: _plain(each) for each in ordered}
@@ -109,7 +109,7 @@ def _meant(name: str, ordered: list[str]) -> list[str]:
 
 
 def _completed(name: str, ordered: list[str]) -> list[str]:
-    """Known names that end, or begin, with the name."""
+    """Known names that begin or end with the name."""
     bare = name.removeprefix("--")
     ending = [each for each in ordered if bare and each.endswith(f".{bare}")]
     return [*ending, *(each for each in ordered if len(bare) > 2 and each.startswith(name))]
@@ -121,5 +121,5 @@ def _near(name: str, ordered: list[str]) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    """A flag, a setting or a variable as a setting with dots."""
+    """A flag, setting or variable, as a dotted setting."""
     return name.lower().removeprefix("--").removeprefix(ENVIRONMENT_PREFIX.lower()).replace("__", ".").replace("-", "_")
