@@ -23,7 +23,8 @@ class AlgorithmConfig(Settings):
 
     actions: the action spaces that the algorithm supports.
     fixed: settings that a run cannot change, because its networks and checkpoints depend on them.
-    ignored: settings of other sections that the algorithm ignores, besides those for other kinds of algorithms or actions.
+    ignored: settings of other sections that the algorithm ignores, besides those for other kinds of algorithms or
+        actions.
     has_steps: whether returns span several steps from the first update on.
     """
 

@@ -257,8 +257,8 @@ class CheckpointConfig(Settings):
     object_storage: Annotated[str, Field(pattern=r"^(s3://[^/]+/.+|file:///.+)?$", max_length=1024), FOLDER_URL] = (
         Field(
             "",
-            description="URL for copies of the newest checkpoints, s3://BUCKET/PREFIX or file:///FOLDER, a separate "
-            "one for each run; a run on an empty volume continues from it; empty: none; credentials are AWS_* variables",
+            description="URL for copies of the newest checkpoints, s3://BUCKET/PREFIX or file:///FOLDER, one for "
+            "each run; a run on an empty volume continues from it; empty: none; credentials are AWS_* variables",
         )
     )
     object_storage_endpoint: Annotated[

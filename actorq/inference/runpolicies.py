@@ -32,7 +32,7 @@ class RunPolicies:
             raise UserError(f"{run.policies} has no policies: the run has not published any yet")
 
     def find(self, choice: str = "") -> RetainedPolicy:
-        """The version "best", "newest", a number, or "" (the best, else the newest). Raises UserError if none matches."""
+        """The version "best", "newest", a number, or "" (the best, else the newest). UserError if none matches."""
         for each in (choice,) if choice else (BEST, NEWEST):
             if (found := chosen_version(each, self.versions)) is not None:
                 return found

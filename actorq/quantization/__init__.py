@@ -1,1 +1,1 @@
-"""Analyzes policy graphs and quantizes them in schemes. Uses numpy and onnx, and never runs a model."""
+"""Analyzes policy graphs and quantizes them in schemes. Uses numpy and onnx. Never runs a model."""

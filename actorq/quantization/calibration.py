@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# Up to this many products, OpenBLAS multiplies matrices on the calling thread. Beyond, its threads would compete with
-# actors and learners for cores, and take 10 ms instead of 0.1.
+# Up to this many products, OpenBLAS multiplies matrices on the calling thread. Beyond that, its threads compete with
+# actors and learners for cores, and a multiplication is a hundred times slower.
 SINGLE_THREADED_PRODUCTS = 2**18
 
-# Lowest and highest value of a tensor.
+# Lowest and highest values of a tensor.
 Range = tuple[float, float]
 
 
 class Statistic(Enum):
-    """A statistic of a tensor x. Values that are not finite count as 0; a range ignores them.
+    """A statistic of a tensor x. MEAN and MOMENTS treat values that are not finite as 0. RANGE ignores them.
 
     RANGE: lowest and highest value, float64[2].
     MEAN: mean of each entry of the last axis over all other axes, float64[K].
@@ -46,7 +46,7 @@ def rows_of(batch: Batch) -> int:
 
 
 def evenly_spaced(batch: Batch, count: int) -> Batch:
-    """Rows from the first to the last, because observations may be in order of time; the batch if it has no more."""
+    """Rows evenly spaced from the first to the last, because observations may be in order of time; at most all rows."""
     rows = rows_of(batch)
     if count >= rows:
         return batch
@@ -61,7 +61,7 @@ def summarize(array: NDArray[Any], statistic: Statistic) -> NDArray[np.float64]:
 
 
 def _range(array: NDArray[Any]) -> NDArray[np.float64]:
-    # A hidden value may overflow before a tanh although the outputs are finite.
+    # Before a tanh, a hidden value may overflow although the outputs are finite.
     finite = array if np.isfinite(array.sum()) else array[np.isfinite(array)]
     return np.array([finite.min(), finite.max()] if finite.size else [0.0, 0.0], np.float64)
 
@@ -72,7 +72,7 @@ def _mean(array: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _moments(array: NDArray[Any]) -> NDArray[np.float64]:
-    # Squares of float32 values cannot overflow in float64.
+    # The squares of float32 values do not overflow in float64.
     rows = _finite(array.reshape(-1, array.shape[-1])).astype(np.float64)
     inputs = rows.shape[1]
     columns = np.ascontiguousarray(rows.T)

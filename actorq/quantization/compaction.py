@@ -1,10 +1,10 @@
 """Removes dead units from a policy, so that sparse weights become smaller dense weights.
 
-A unit without live inputs has a constant output. The constant is folded into the biases of the layers that read it.
-A unit that nothing reads is dropped. The removal of units may make other units dead, so it repeats until nothing
-changes. Each layer keeps at least one unit. The policy computes the same, except for the order of float32 additions.
+A unit without live inputs has a constant output. The layers that read it absorb this constant into their biases. A unit
+without readers is dropped. Each removal may make other units dead, so it repeats until nothing changes. Each layer
+keeps at least one unit. The policy computes the same function, except for the order of float32 additions.
 
-RLx2 (arXiv 2205.15043) trains networks with many such units. Its masks are those of Evci et al. (arXiv 1911.11134).
+RLx2 (arXiv 2205.15043) trains networks with many such units. Its masks are from Evci et al. (arXiv 1911.11134).
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,11 +29,11 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class LiveUnits:
-    """The units of a policy that remain: bool[units] for each of `groups`.
+    """The units that remain in a policy: bool[units] for each of `groups`.
 
     alive: the remaining units that are alive; a layer without live units keeps a dead one.
-    constant: units with a constant output to fold.
-    biased: layers without a bias that get one for folded constants.
+    constant: units with a constant output that biases absorb.
+    biased: layers without a bias that get one for these constants.
     """
 
     groups: tuple[UnitGroup, ...]
@@ -44,7 +44,7 @@ class LiveUnits:
 
     @cached_property
     def key(self) -> bytes:
-        """Equal keys mean compact graphs of equal shapes and nodes."""
+        """Compact graphs with equal keys have equal shapes and nodes."""
         parts = [np.packbits(mask).tobytes() for mask in self.remaining]
         return b"".join(parts) + "\0".join(layer.output for layer in self.biased).encode()
 
@@ -60,7 +60,7 @@ class Compactor:
         self._layers = tuple(dict.fromkeys((*self._made_by, *self._read_by)))
 
     def live_units(self, parameters: Parameters) -> LiveUnits | None:
-        """The remaining units of this version; None when all are alive. Takes microseconds for dense weights."""
+        """The remaining units of this version; None if all are alive. Needs microseconds for dense weights."""
         if not any(self._may_have_dead(group, parameters) for group in self._groups):
             return None
         used = {layer: units_first(layer, parameters) != 0 for layer in self._layers}
@@ -76,7 +76,7 @@ class Compactor:
         return LiveUnits(self._groups, tuple(remaining), tuple(alive), tuple(constant), tuple(folded))
 
     def parameters(self, parameters: Parameters, live: LiveUnits) -> dict[str, NDArray[Any]] | None:
-        """The parameters of the compact graph, folded in float64; None when a folded constant exceeds float32."""
+        """The parameters of the compact graph, computed in float64; None if a new bias exceeds float32."""
         result = dict(parameters)
         biases = self._folded(parameters, live)
         if biases is None:
@@ -86,7 +86,7 @@ class Compactor:
             bias = biases.get(layer, parameters[layer.bias] if layer.bias else None)
             if (index := self._read_by.get(layer)) is not None:
                 weight = weight[:, live.remaining[index]]
-                # A dead unit that its layer keeps must not affect the readers.
+                # If a layer keeps a dead unit, the unit must not affect the readers.
                 if not (alive := live.alive[index][live.remaining[index]]).all():
                     weight = weight * alive
             if (index := self._made_by.get(layer)) is not None:
@@ -98,7 +98,7 @@ class Compactor:
         return result
 
     def graph(self, live: LiveUnits) -> Graph:
-        """The graph without removed units: the same nodes and names, and biases for `LiveUnits.biased`."""
+        """The graph without the removed units: same nodes and names, plus biases for `LiveUnits.biased`."""
         shapes = {name: list(shape) for name, shape in self.whole.parameters.items()}
         for group, remaining in zip(self._groups, live.remaining, strict=True):
             units = int(remaining.sum())
@@ -110,7 +110,7 @@ class Compactor:
         shapes |= {_bias_name(layer): [shapes[layer.weight][layer.channels]] for layer in live.biased}
         model = deepcopy(self.whole.model)
         body = model.graph
-        # The shapes of intermediate values count all units.
+        # The stored shapes of intermediate values include removed units.
         body.ClearField("value_info")
         data = list(body.input)[: len(self.whole.inputs)]
         parameters = (helper.make_tensor_value_info(each, onnx.TensorProto.FLOAT, shapes[each]) for each in shapes)
@@ -121,7 +121,7 @@ class Compactor:
         return replace(self.whole, source=source, model=model, parameters=sizes)
 
     def widths(self, live: LiveUnits) -> dict[str, tuple[int, int]]:
-        """The numbers of units before and after, by name, of each layer that loses some."""
+        """The numbers of units before and after, by name, of each layer that loses units."""
         return {
             group.layer.name: (len(remaining), int(remaining.sum()))
             for group, remaining in zip(self._groups, live.remaining, strict=True)
@@ -129,9 +129,9 @@ class Compactor:
         }
 
     def _may_have_dead(self, group: UnitGroup, parameters: Parameters) -> bool:
-        """Whether a unit has no inputs or no readers."""
-        # One column shows for nearly all units that they have an input, and one row that they have a reader. Only the
-        # remaining units are checked in full.
+        """Whether a unit might have no inputs or no readers."""
+        # For nearly all units, one column proves that they have an input, and one row that they have a reader. Only the
+        # remaining units need a full check.
         weight = units_first(group.layer, parameters)
         if np.count_nonzero(first := weight[:, 0]) < len(first) and not weight[first == 0].any(axis=1).all():
             return True
@@ -144,7 +144,7 @@ class Compactor:
         return bool(candidates.any())
 
     def _settle(self, used: Mapping[Layer, Mask], alive: list[Mask], constant: list[Mask]) -> bool:
-        """Find further units without inputs, then further units without readers. Returns whether there were any."""
+        """Find more units without inputs, then more units without readers. Returns whether it found any."""
         before = sum(int(each.sum()) for each in alive)
         for index, group in enumerate(self._groups):
             inputs = used[group.layer]
@@ -161,7 +161,7 @@ class Compactor:
         return sum(int(each.sum()) for each in alive) < before
 
     def _folded(self, parameters: Parameters, live: LiveUnits) -> dict[Layer, NDArray[np.float32]] | None:
-        """The biases of all units with folded constants, by layer; None when one exceeds float32."""
+        """The biases of all units with absorbed constants, by layer; None if one exceeds float32."""
         biases: dict[Layer, NDArray[np.float32]] = {}
         for index, group in enumerate(self._groups):
             if not (constant := live.constant[index]).any():
@@ -189,7 +189,7 @@ class Compactor:
 
     @cached_property
     def _evaluators(self) -> list[Any]:
-        # Imported here because only policies with constant units need it, and the import takes 20 ms.
+        # Imported here, because only policies with constant units need it, and the import is slow.
         from onnx.reference import ReferenceEvaluator
 
         return [ReferenceEvaluator(activation(self.whole, group)) for group in self._groups]

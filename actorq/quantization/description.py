@@ -1,4 +1,4 @@
-"""Describes an exported policy: the content of the JSON file beside its ONNX file, which `actorq.load_policy` reads."""
+"""Describes an exported policy: the content of its JSON file, which `actorq.load_policy` reads with the ONNX file."""
 
 import hashlib
 import json
@@ -30,8 +30,9 @@ def describe(
 ) -> dict[str, Any]:
     """The description as a JSON object.
 
-    name: of the ONNX file with the model of `policy`. evaluation: the newest of the version in the run's log, if any.
-    form: of the model, as `actorq export` names it. weight_encoding: that of actors, for a model in another form.
+    name: name of the ONNX file with the model of `policy`. evaluation: the version's newest one in the run's log.
+    form: form of the model, as `actorq export` names it. weight_encoding: the actors' encoding, for a model in another
+        form.
     """
     model, descriptor = policy.model, policy.descriptor
     parsed = onnx.ModelProto.FromString(model)
@@ -52,11 +53,11 @@ def describe(
         "updates": version.learner_step,
         "scheme": descriptor.scheme,
         "effective_scheme": descriptor.effective_scheme,
-        # Of int8 products; null where there are none.
+        # Encoding of int8 products; null without int8 products.
         "weight_encoding": weight_encoding or weight_encoding_of(model),
         "environment": environment.to_json(),
         "normalization": _normalization(parsed.graph),
-        # JSON has no infinity, the error of a policy that did not run.
+        # JSON has no infinity. A policy that did not run has infinite errors.
         "fidelity": json.loads(json.dumps(asdict(descriptor.fidelity)), parse_constant=lambda _: None),
         "evaluation": _evaluation(evaluation, version.mean_return),
     }

@@ -1,8 +1,8 @@
-"""Shape inference for graphs that compute shapes. It evaluates all that follows from constants and known sizes.
+"""Infers shapes in graphs that compute shapes, by evaluating everything that depends on constants and known sizes.
 
-ONNX's inference has a similar step (data_prop). That step creates a shape of 2^30 sizes if ConstantOfShape asks for
-one. It also misses Where and Equal, which exporters use to expand a tensor to the batch. This module computes at most
-`_MOST` numbers of each tensor.
+ONNX's inference has a similar step (data_prop). That step creates a shape of 2^30 sizes if ConstantOfShape requests it.
+It also lacks Where and Equal, which exporters use to expand a tensor to the batch. This module computes at most `_MOST`
+numbers of each tensor.
 """
 
 import math
@@ -22,16 +22,16 @@ Array = NDArray[Any]
 
 # Shapes have few numbers. A tensor with more is not a shape.
 _MOST = 64
-# Each round but the last computes at least one more tensor.
+# Each round except the last computes at least one more tensor.
 _ROUNDS = 17
 
 
-# Operators without a shape inference of their own, for all or some opsets. Their output has the shape of their input.
+# Operators without shape inference of their own in some opsets. Their output has the shape of their input.
 _SAME_SHAPE = ("GroupNormalization", "MeanVarianceNormalization")
 
 
 def inferable(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy for shape inference, in which an operator without one is an Identity."""
+    """A copy for shape inference, in which Identity replaces operators without one."""
     copy = deepcopy(model)
     for node in copy.graph.node:
         if node.op_type in _SAME_SHAPE and node.domain in STANDARD and node.input:
@@ -66,7 +66,7 @@ def fold_shapes(model: onnx.ModelProto) -> tuple[onnx.GraphProto, dict[str, tupl
 
 
 def known_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
-    """The sizes of a tensor; None when one of them is unknown."""
+    """The sizes of a tensor; None if one of them is unknown."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
         return None
@@ -108,13 +108,13 @@ def _value(node: onnx.NodeProto, known: Mapping[str, Array], shapes: Mapping[str
         with np.errstate(all="ignore"):
             value = _FUNCTIONS[node.op_type]([known.get(name) for name in node.input], attributes)
     except (ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError, MemoryError):
-        # ONNX Runtime reports the error in the node.
+        # ONNX Runtime will report the error in the node.
         return None
     return None if value is None else np.asarray(value)
 
 
 def _replace(graph: onnx.GraphProto, values: Mapping[str, Array]) -> None:
-    """Replace the nodes of these values by constants."""
+    """Replace the nodes that compute these values with constants."""
     kept = [node for node in graph.node if len(node.output) != 1 or node.output[0] not in values]
     tensors = {name: numpy_helper.from_array(array) for name, array in values.items()}
     constants = (helper.make_node("Constant", [], [name], value=tensor) for name, tensor in tensors.items())
@@ -151,7 +151,7 @@ def _slice(inputs: list[Any], attributes: dict[str, Any]) -> Array:
 def _reshape(inputs: list[Any], attributes: dict[str, Any]) -> Array:
     data, sizes = inputs
     copied = not attributes.get("allowzero")
-    # 0 stands for the size of the input at this place.
+    # 0 copies the size of the input in this dimension.
     return np.reshape(data, [data.shape[i] if copied and size == 0 else int(size) for i, size in enumerate(sizes)])
 
 
@@ -187,10 +187,10 @@ def _reduced(function: Callable[..., Any]) -> Callable[[list[Any], dict[str, Any
 
 
 def _elementwise(function: Callable[..., Any], pairwise: bool = False) -> Callable[[list[Any], dict[str, Any]], Any]:
-    """A function of tensors that are broadcast, or of any number of them, taken pairwise."""
+    """A function of broadcast tensors. pairwise: of any number of tensors, combined in pairs."""
 
     def apply(inputs: list[Any], attributes: dict[str, Any]) -> Any:
-        # Small inputs may have a large result.
+        # Small inputs may give a large result.
         if math.prod(np.broadcast_shapes(*map(np.shape, inputs))) > _MOST:
             return None
         return reduce(function, inputs) if pairwise else function(*inputs)

@@ -1,7 +1,7 @@
-"""The cost of a graph for a number of rows, known before it runs: bytes of its tensors, and multiplications.
+"""Computes the cost of a graph before it runs, for a number of rows: bytes of its tensors, and multiplications.
 
-Shapes come from ONNX's shape inference with the batch size filled in. A shape that depends on the values of data is
-refused. Declared shapes of intermediate tensors are ignored.
+Shapes come from ONNX's shape inference for a fixed batch size. Graphs whose shapes depend on data values are refused.
+Declared shapes of intermediate tensors are ignored.
 """
 
 import math
@@ -22,11 +22,11 @@ from actorq.text import reason_of
 
 MIB = 1024**2
 MAX_TENSOR_BYTES = 256 * MIB
-# Bound on all tensors of a run together, as if no memory was reused. Weights have their own bound.
+# Bound on all tensors of a run together, as if memory was never reused. Weights have a separate bound.
 MAX_BYTES = 1024 * MIB
 # Multiply-adds: about 20 s on one core.
 MAX_WORK = 2**38
-# Bound on constant computations: ONNX Runtime makes them while it opens a session, which cannot be interrupted.
+# Bound on constant computations. ONNX Runtime does them while it opens a session, which cannot be interrupted.
 MAX_CONSTANT_WORK = 2**33
 # More than one row, so that a graph traced for a batch of one fails.
 TRIAL_ROWS = 2
@@ -43,7 +43,7 @@ class Footprint:
         graph = self._model.graph
         graph.ClearField("value_info")
         made = {name for node in graph.node for name in node.output}
-        # An input or a constant may be an output itself.
+        # An output may itself be an input or a constant.
         set_repeated(graph, "output", [value for value in graph.output if value.name in made])
         for value in graph.output:
             value.type.tensor_type.ClearField("shape")
@@ -78,7 +78,7 @@ class Footprint:
             )
 
     def fitting(self, batch: Batch) -> dict[str, NDArray[Any]]:
-        """The batch, or evenly spaced rows of it if all rows would cost too much."""
+        """The batch, or evenly spaced rows of it if the whole batch would cost too much."""
         rows = rows_of(batch)
         if rows not in self._known:
             self._known = {rows: self._most(rows)}
@@ -101,7 +101,7 @@ class Footprint:
                 value.type.tensor_type.shape.dim[0].dim_value = rows
         try:
             graph, shapes = fold_shapes(self._model)
-        except Exception as error:  # A damaged constant, or one of an unknown type, raises more than InferenceError.
+        except Exception as error:  # Damaged constants, or unknown types, raise more than InferenceError.
             fault = f"its shapes cannot be inferred for {rows} rows: {reason_of(error)}"
             raise InvalidInputError(f"graph: {fault}") from None
         for node in graph.node:
@@ -109,7 +109,7 @@ class Footprint:
                 if name not in shapes:
                     raise InvalidInputError(
                         f"graph: {node_name(node)} makes {name!r} with a size that depends on data or is unknown; "
-                        "export the policy with the batch as its only free size"
+                        "export the policy with the batch as its only dynamic size"
                     )
                 check_rank(name, len(shapes[name]))
         return graph, shapes
@@ -144,7 +144,7 @@ def _work(node: onnx.NodeProto, shapes: Shapes) -> int:
         case "ConvTranspose":
             return moved + math.prod(inputs[0]) * math.prod(inputs[1][1:])
         case "GRU" | "LSTM" | "RNN":
-            # Each weight counts once per step and row: X is [steps, rows, features].
+            # Each weight counts once per step and row. X is [steps, rows, features].
             return moved + math.prod(inputs[0][:2]) * sum(map(math.prod, inputs[1:3]))
         case "AveragePool" | "LpPool" | "MaxPool":
             return moved + outputs * int(math.prod(attributes_of(node).get("kernel_shape", ())))
@@ -157,7 +157,7 @@ def _work(node: onnx.NodeProto, shapes: Shapes) -> int:
 
 
 def _einsum(node: onnx.NodeProto, inputs: Sequence[tuple[int, ...]]) -> int:
-    """The product of the sizes of all labels: an upper bound for any order of evaluation."""
+    """The product of the sizes of all labels: an upper bound for every order of evaluation."""
     if any(len(shape) > 8 for shape in inputs):
         raise InvalidInputError(f"graph: expected at most 8 dimensions of the inputs of {node_name(node)}")
     equation = next(each.s.decode("ascii", "replace") for each in node.attribute if each.name == "equation")
@@ -165,7 +165,7 @@ def _einsum(node: onnx.NodeProto, inputs: Sequence[tuple[int, ...]]) -> int:
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, inputs, strict=False):
         before, _, after = term.partition("...")
-        # The dimensions of an ellipsis have no labels. Those of all terms are broadcast, aligned at the end.
+        # The dimensions of an ellipsis have no labels. They broadcast over all terms, aligned at the end.
         unnamed = range(len(shape) - len(before) - len(after), 0, -1)
         labels = [*before, *(f"...{index}" for index in unnamed), *after]
         for label, size in zip(labels, shape, strict=False):

@@ -26,7 +26,7 @@ from actorq.quantization.operators import check_operators
 from actorq.quantization.signatures import parsed_model, signed_graph
 from actorq.text import reason_of
 
-# Below 13, weights of quantized operators have other forms. Nothing here depends on higher versions.
+# Below opset 13, quantized operators have other forms of weights. No code here depends on higher versions.
 OLDEST_OPSET = 13
 # A larger constant counts as a weight that was not exported as a parameter. Observation statistics are far smaller.
 MAX_CONSTANT_BYTES = 64 * 1024
@@ -95,15 +95,15 @@ class Graph:
     def from_model(
         cls, model: bytes, discrete_actions: bool = False, action_spans: tuple[float, ...] = ()
     ) -> "tuple[Graph, dict[str, NDArray[np.float32]]]":
-        """The graph of a complete model of any library, and the model's parameters.
+        """Convert a complete model of any library. Returns its graph and its parameters.
 
-        model: ONNX with float32 weights as initializers or Constant nodes. A batch that was exported as 1 becomes free,
-            and an old opset is converted.
-        discrete_actions: whether the first output has a value for each action. A model shows it only if the first
-            output is an integer, the action's index, or is called "logits".
-        action_spans: highest minus lowest action of each component of the first output; empty if not known.
+        model: ONNX with float32 weights as initializers or Constant nodes. A batch that was exported as 1 becomes
+            dynamic. An old opset is converted.
+        discrete_actions: whether the first output has a value for each action. A model reveals this only if the first
+            output is an integer (the action's index) or is called "logits".
+        action_spans: highest minus lowest action of each component of the first output; empty if unknown.
 
-        Raises InvalidInputError with the fault and how to export the model correctly.
+        Raises InvalidInputError with the fault and the way to export the model correctly.
         """
         parsed = _parsed(model)
         check_operators(parsed)
@@ -127,7 +127,7 @@ class Graph:
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """The outputs that depend on data inputs, each batch first. The others are constants, such as a version."""
+        """The outputs that depend on data inputs, each batch first. Other outputs are constants, such as a version."""
         told = self.signature.outputs
         reached = _acting_outputs(self.model, self.inputs)
         return tuple(port.name for port in told if port is told[0] or port.name in reached)
@@ -143,7 +143,7 @@ class Graph:
         return find_layers(self.model, self.parameters)
 
     def check_parameters(self, parameters: Parameters) -> None:
-        """Raise InvalidInputError unless exactly all parameters are given, in float32, of their shapes, finite."""
+        """Raise InvalidInputError unless exactly all parameters are given, as finite float32 of the right shapes."""
         _check_names("parameters", self.parameters, parameters)
         for name, shape in self.parameters.items():
             array = parameters[name]
@@ -176,7 +176,7 @@ class Graph:
 
 
 def _acting_outputs(model: onnx.ModelProto, inputs: Iterable[str]) -> tuple[str, ...]:
-    # A distribution must tell a value for each row, even where it is constant.
+    # A distribution must have a value for each row, even where it is constant.
     acting = reached(model.graph.node, inputs) | {Role.LOGITS, Role.MEAN, Role.LOG_STD}
     return tuple(value.name for value in model.graph.output if value.name in acting)
 
@@ -201,7 +201,7 @@ def _parsed(model: bytes) -> onnx.ModelProto:
     if odd := [name for name in _names(parsed.graph) if not isinstance(name, str)]:
         raise InvalidInputError(f"graph: expected an ONNX model whose names are UTF-8, got {odd[0]!r}")
     if parsed.functions:
-        # Constants and layers would have to be searched in their bodies. Exporters inline them anyway.
+        # This module does not search the bodies of local functions. Exporters inline them anyway.
         raise InvalidInputError(
             f"graph: it has local functions ({parsed.functions[0].name!r} is one); inline them with "
             "onnx.inliner.inline_local_functions"
@@ -214,7 +214,7 @@ def _check_valid(model: onnx.ModelProto) -> None:
     if not graph.output:
         raise InvalidInputError("graph: expected an output with the actions, got no outputs")
     given = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    # torch's exporter makes it of a parameter with the name of an output.
+    # torch's exporter gives a parameter and an output the same name if the module does.
     if twice := [name for node in graph.node for name in node.output if name in given]:
         raise InvalidInputError(
             f"graph: {twice[0]!r} is the name of a parameter or input, and of a node's output; rename the parameter of "
@@ -227,7 +227,7 @@ def _check_valid(model: onnx.ModelProto) -> None:
 
 
 def _names(graph: onnx.GraphProto) -> Iterable[object]:
-    """Every name that this package reads later, and none of subgraphs, which are not allowed."""
+    """Every name that this package reads later. Subgraphs are not allowed, so their names are missing."""
     yield from (value.name for value in (*graph.input, *graph.output))
     yield from (tensor.name for tensor in graph.initializer)
     for node in graph.node:
@@ -238,7 +238,7 @@ def _names(graph: onnx.GraphProto) -> Iterable[object]:
 
 def _check_external(model: onnx.ModelProto) -> None:
     for tensor in tensors_of(model.graph):
-        # External data would be read from files of this machine that the sender chooses.
+        # External data would be read from this machine's files, which the sender could choose.
         if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.external_data:
             raise InvalidInputError(
                 f"graph: constant {tensor.name!r} lies in another file; export the model without external data"

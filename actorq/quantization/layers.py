@@ -11,17 +11,17 @@ from actorq.quantization.folding import inferred_shapes
 from actorq.quantization.nodes import STANDARD, attributes_of, live_nodes, reached, reads
 
 _LAYERS = ("Gemm", "MatMul", "Conv", "ConvTranspose")
-# Operators that rearrange a weight without changing its values.
+# Operators that rearrange a weight and keep its values.
 _REARRANGING = ("Transpose", "Identity", "Reshape", "Cast", "Squeeze", "Unsqueeze")
-# Their second and third inputs are weights [directions, gates * hidden, inputs].
+# Their second and third inputs are the weights, [directions, gates * hidden, inputs].
 RECURRENT_OPERATORS = ("LSTM", "GRU", "RNN")
 BATCH_FIRST_STATES = (
-    "torch's recurrent states are [layers, B, H]: export a module that takes and returns them as [B, layers, H], with "
+    "torch's recurrent states are [layers, B, H]: export a module whose states are [B, layers, H], with "
     "state.transpose(0, 1)"
 )
 _AVERAGING = ("ReduceMean", "GlobalAveragePool", "AveragePool")
 LINEAR, CONVOLUTION, RECURRENT = "linear", "convolution", "recurrent"
-# A sum of this many products of at most 255 * 127 fits 32 bits, together with a bias of 30 bits.
+# A sum of this many products of at most 255 * 127 fits into 32 bits, together with a bias of 30 bits.
 MAX_INPUTS = 2**30 // (255 * 127)
 
 
@@ -29,7 +29,7 @@ MAX_INPUTS = 2**30 // (255 * 127)
 class Layer:
     """y = x W + b as one node (Gemm) or two (MatMul, Add), or y = x * W + b as one Conv. W and b are parameters.
 
-    Each of the two weights of an LSTM, GRU or RNN is a layer, too, with an obstacle.
+    Each of the two weights of an LSTM, GRU or RNN is also a layer, with an obstacle.
 
     name: the weight's name without ".weight".
     kind: LINEAR, CONVOLUTION or RECURRENT.
@@ -38,10 +38,10 @@ class Layer:
     channels: dimension of the weight that counts the outputs: 0 in [N, K] and [N, C, h, w], 1 in [K, N] and [D, N, K].
     inputs: number of products summed for one output, K.
     input_rank: rank of `input`; None if unknown.
-    first: no layer lies between it and any observation. A hidden state is no observation.
-    last: no layer lies between it and any output, and an output depends on it in another way than by means over its
-        units. Means even out errors, as those over the quantiles of values do.
-    obstacle: why no quantized operator computes this layer; empty for most layers.
+    first: whether no layer lies between it and any observation. A hidden state does not count as an observation.
+    last: whether no layer lies between it and any output, and an output depends on it other than by means over its
+        units. Means reduce errors, such as the means over the quantiles of values.
+    obstacle: the reason why no quantized operator computes this layer; empty for most layers.
     """
 
     name: str
@@ -96,7 +96,7 @@ def find_layers(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]
 
 @dataclass(frozen=True)
 class _Origin:
-    """The parameter behind a tensor, perhaps transposed or rearranged by other operators."""
+    """The parameter that a tensor comes from, possibly transposed or rearranged by other operators."""
 
     parameter: str
     transposed: bool = False
@@ -119,7 +119,7 @@ def _origins(nodes: Sequence[onnx.NodeProto], parameters: Mapping[str, tuple[int
 
 
 def _weights_of(node: onnx.NodeProto, matrices: set[str]) -> list[int]:
-    """Which inputs of a node are its weights."""
+    """The indices of a node's inputs that are weights."""
     if node.domain not in STANDARD or node.op_type not in (*_LAYERS, *RECURRENT_OPERATORS):
         return []
     places = (1, 2) if node.op_type in RECURRENT_OPERATORS else (1, 0)
@@ -128,7 +128,7 @@ def _weights_of(node: onnx.NodeProto, matrices: set[str]) -> list[int]:
 
 
 def _states(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]]) -> set[str]:
-    """The data inputs that are hidden states: an output beside the actions depends on each, with its type and shape."""
+    """The data inputs that are hidden states. A later output of the same type and shape depends on each."""
 
     def form(value: onnx.ValueInfoProto) -> tuple[int, ...]:
         tensor = value.type.tensor_type

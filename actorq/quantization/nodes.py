@@ -1,4 +1,4 @@
-"""Queries about nodes of a policy graph, and changes."""
+"""Queries and changes nodes of a policy graph."""
 
 import math
 from collections import defaultdict
@@ -25,7 +25,7 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def readers_of(graph: onnx.GraphProto) -> Mapping[str, list[int]]:
-    """The indices of each tensor's readers, one for each read; empty for a tensor without readers."""
+    """The indices of each tensor's readers, one per read; empty for a tensor without readers."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     for index, node in enumerate(graph.node):
         for name in reads(node):
@@ -34,7 +34,7 @@ def readers_of(graph: onnx.GraphProto) -> Mapping[str, list[int]]:
 
 
 def live_nodes(nodes: Iterable[onnx.NodeProto], outputs: Iterable[str]) -> tuple[list[onnx.NodeProto], set[str]]:
-    """The nodes on which these outputs depend, in order, and the names of the outputs and of tensors that they read."""
+    """The nodes on which these outputs depend, in order, and the names of the outputs and of all tensors read."""
     kept, wanted = [], set(outputs)
     for node in reversed(list(nodes)):
         if not wanted.isdisjoint(node.output):
@@ -44,7 +44,7 @@ def live_nodes(nodes: Iterable[onnx.NodeProto], outputs: Iterable[str]) -> tuple
 
 
 def reached(nodes: Iterable[onnx.NodeProto], names: Iterable[str]) -> set[str]:
-    """These tensors, and all that depend on them."""
+    """These tensors, and all tensors that depend on them."""
     found = set(names)
     for node in nodes:
         if not found.isdisjoint(reads(node)):

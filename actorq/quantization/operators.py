@@ -1,7 +1,7 @@
-"""Lists the operators that a policy's graph may have: those of networks, without control flow.
+"""Lists the operators that a policy's graph may contain: those of networks, without control flow.
 
-A graph comes from a peer and runs here. An operator is allowed if its cost follows from the shapes of its tensors (see
-footprint). Loops, branches, subgraphs, sequences, strings and random numbers are therefore excluded.
+A graph comes from a peer and runs here. An operator is allowed only if the shapes of its tensors determine its cost
+(see footprint). This excludes loops, branches, subgraphs, sequences, strings and random numbers.
 """
 
 import onnx

@@ -6,12 +6,12 @@ from actorq.domain.policy import PolicyGraph
 from actorq.domain.signature import METADATA, Signature
 from actorq.errors import InvalidInputError
 
-# Room for the spans of as many components as an output may have.
+# Enough for the spans of an output with the maximum number of components.
 _MOST_CHARACTERS = 2 * 1024**2
 
 
 def signed_graph(model: onnx.ModelProto, signature: Signature) -> PolicyGraph:
-    """The graph of a model, which gets the signature in its metadata."""
+    """The graph of a model. Writes the signature into the model's metadata."""
     others = [entry for entry in model.metadata_props if entry.key != METADATA]
     del model.metadata_props[:]
     model.metadata_props.extend([*others, onnx.StringStringEntryProto(key=METADATA, value=signature.to_text())])
@@ -19,7 +19,7 @@ def signed_graph(model: onnx.ModelProto, signature: Signature) -> PolicyGraph:
 
 
 def parsed_model(model: bytes) -> onnx.ModelProto:
-    """The parsed model. Raises InvalidInputError for bytes that are none."""
+    """The parsed model. Raises InvalidInputError if the bytes are not a model."""
     try:
         return onnx.ModelProto.FromString(model)
     except Exception:  # Damaged bytes raise more than DecodeError.
@@ -29,7 +29,7 @@ def parsed_model(model: bytes) -> onnx.ModelProto:
 
 
 def read_graph(model: bytes) -> PolicyGraph:
-    """The graph of a model that `signed_graph` made. Raises InvalidInputError for any other."""
+    """The graph of a model that `signed_graph` wrote. Raises InvalidInputError for any other model."""
     found = next((entry.value for entry in parsed_model(model).metadata_props if entry.key == METADATA), None)
     if found is None or not isinstance(found, str) or len(found) > _MOST_CHARACTERS:
         raise InvalidInputError(

@@ -1,6 +1,6 @@
 """Rewrites an emitted policy to operators of the ONNX standard, for runtimes other than ONNX Runtime.
 
-What each scheme becomes:
+The result for each scheme:
 
     fp32, int8-weights   nothing changes
     int8                 DynamicQuantizeLinear and MatMulInteger: the same integers, so the same results; an LSTM
@@ -25,12 +25,12 @@ from actorq.quantization.nodes import MICROSOFT, STANDARD, live_nodes, set_repea
 
 _log = logging.getLogger(__name__)
 
-# The oldest operator set with all operators of our own policies; int4 tensors need a newer one.
+# The oldest operator set with all operators of the built-in policies. int4 tensors need a newer set.
 OPSET, INT4_OPSET = 19, 21
 
 
 def standard_form(model: bytes, opset: int = 0) -> bytes:
-    """The model with operators of the ONNX standard alone.
+    """The model with only operators of the ONNX standard.
 
     opset: version of the operator set; by default 19, or 21 for int4, or the model's if that is newer.
 
@@ -90,19 +90,19 @@ class _Form:
         zero_points = [zero_point, weight_zero_point] if weight_zero_point else [zero_point]
         self._make("MatMulInteger", [integers, weight, *zero_points], [f"{at}:int32"])
         self._make("Cast", [f"{at}:int32"], [f"{at}:sum"], to=TensorProto.FLOAT)
-        # In the same order as ONNX Runtime.
+        # The order of operations is that of ONNX Runtime.
         self._make("Mul", [scale, weight_scale], [f"{at}:unit"])
         self._make_with_bias("Mul", [f"{at}:sum", f"{at}:unit"], bias, at)
 
     def _between(self, node: onnx.NodeProto, operator: str, bias_input: int, target_inputs: slice) -> None:
         """A float operator between DequantizeLinear of its inputs and QuantizeLinear of its output.
 
-        bias_input, target_inputs: which inputs of the node are its bias, and the scale and zero point of its output.
+        bias_input, target_inputs: the node's inputs that are its bias, and the scale and zero point of its output.
         """
         at, names = node.output[0], _padded(node.input, 9)
         # Integers, scale and zero point each.
         values, weight = names[:3], names[3:6]
-        # The target is empty for an output in float.
+        # The target is empty for a float output.
         bias, target = names[bias_input], names[target_inputs]
         inputs = [f"{at}:input", f"{at}:weight"]
         self._make("DequantizeLinear", values, inputs[:1])
@@ -179,7 +179,7 @@ def _in_opset(model: onnx.ModelProto, opset: int, usual: int) -> onnx.ModelProto
         converted = onnx.version_converter.convert_version(model, opset)
         converted.ir_version = helper.find_min_ir_version_for(converted.opset_import)
         onnx.checker.check_model(converted, full_check=True)
-    except Exception as error:  # The converter raises errors of several kinds, with texts for its own developers.
+    except Exception as error:  # The converter raises errors of several kinds, with texts for its developers.
         _log.debug("conversion to opset %d: %s", opset, error)
         remedy = f"choose one from {usual} to {newest}"
         raise InvalidInputError(f"the policy cannot be in opset {opset}, which lacks its operators; {remedy}") from None

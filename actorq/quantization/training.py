@@ -1,4 +1,4 @@
-"""Describes how a quantized layer rounds, for a learner that trains with the rounding."""
+"""Describes the rounding of a quantized layer, for a learner that trains with simulated rounding."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Uint8:
     """Activations in uint8: real = scale (q - zero_point).
 
     grid: computes the scale, a float32 value, and the zero point from the lowest and highest value.
-    place: the tensor whose range on the calibration batch is used; None for the layer's own input at each call.
+    place: the tensor whose range on the calibration batch is used; None for the layer's input at each call.
     """
 
     grid: Callable[[float, float], tuple[float, int]]
@@ -30,10 +30,10 @@ class TrainingForm:
 
     inputs: rounding of its inputs; None if they are float or rounded in blocks.
     outputs: rounding of its outputs; None if they are float.
-    block: number of inputs in a row that share a scale, for 4-bit weights and int8 inputs; 0 for int8 weights.
-    largest_bias: bound of a bias that is an integer in units of input scale times weight scale. It bounds these scales
-        from below. 0 for a bias in float.
-    per_channel: whether int8 weights have a scale for each output channel instead of one for all.
+    block: number of successive inputs that share a scale, for 4-bit weights and int8 inputs; 0 for int8 weights.
+    largest_bias: bound of a bias that is an integer in units of input scale times weight scale. It is a lower bound for
+        these scales. 0 for a float bias.
+    per_channel: whether int8 weights have one scale per output channel instead of one in total.
     """
 
     inputs: Uint8 | None = None

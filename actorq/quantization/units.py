@@ -1,7 +1,7 @@
-"""Finds the units of a policy graph that may be removed: units of linear layers with only linear layers as readers.
+"""Finds the removable units of a policy graph: units of linear layers whose readers are all linear layers.
 
 Between a layer and its readers there may be elementwise operators, also in branches: Relu, Elu, x * sigmoid(x).
-A unit is then one column of every tensor between them. Its removal changes only what reads that column.
+A unit is then one column of every tensor between them. Its removal affects only the readers of that column.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.layers import LINEAR, Layer
 from actorq.quantization.nodes import STANDARD, readers_of, reads, scalars_of
 
-# Operators that compute each element from the elements at the same place of their inputs.
+# Operators that compute each element from the elements at the same position of their inputs.
 _ELEMENTWISE = (
     *("Relu", "LeakyRelu", "ThresholdedRelu", "Elu", "Celu", "Selu", "Gelu", "Swish", "Mish", "HardSwish", "Softplus"),
     *("Tanh", "Sigmoid", "HardSigmoid", "Softsign", "Clip", "Erf", "Exp", "Log", "Sqrt", "Reciprocal", "Abs", "Neg"),
@@ -45,7 +45,7 @@ class _Reading:
         self._products = {layer.nodes[0]: layer for layer in graph.layers}
 
     def group(self, layer: Layer) -> UnitGroup | None:
-        """The units of a layer; None if they must stay."""
+        """The units of a layer; None if they cannot be removed."""
         if not self._is_alone(layer):
             return None
         tensors, between, readers = {layer.output}, [], []
@@ -65,13 +65,13 @@ class _Reading:
         return UnitGroup(layer, tuple(readers), tuple(between)) if readers and not tensors & self._outputs else None
 
     def _is_alone(self, layer: Layer) -> bool:
-        """Whether a layer is a plain linear one, and nothing else uses its parameters."""
+        """Whether a layer is a plain linear layer, and nothing else uses its parameters."""
         parameters = filter(None, (layer.weight, layer.bias))
         plain = layer.kind == LINEAR and not layer.obstacle
         return plain and all(self._leads_only_to(parameter, layer) for parameter in parameters)
 
     def _leads_only_to(self, name: str, layer: Layer) -> bool:
-        """Whether this layer alone reads a parameter, once, perhaps transposed before."""
+        """Whether only this layer reads a parameter, once, possibly transposed first."""
         while len(self._readers[name]) == 1 and name not in self._outputs:
             index = self._readers[name][0]
             if index in layer.nodes:
@@ -101,7 +101,7 @@ def activation(graph: Graph, group: UnitGroup) -> onnx.ModelProto:
     made = [node for node in graph.model.graph.node if node.op_type == "Constant" and node.output[0] in wanted]
     source = helper.make_tensor_value_info(group.layer.output, onnx.TensorProto.FLOAT, [None, None])
     outputs = [onnx.ValueInfoProto(name=name) for name in dict.fromkeys(reader.input for reader in group.readers)]
-    # Without a node between, an output would be the input itself, which ONNX forbids.
+    # With no node between them, the output would be the input itself, which ONNX forbids.
     copies = []
     for value in outputs:
         if value.name == source.name:

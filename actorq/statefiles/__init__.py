@@ -1,1 +1,1 @@
-"""Files that outlive a process. They are written whole, each with a checksum."""
+"""Files that outlive a process. Each is written atomically and has a checksum."""

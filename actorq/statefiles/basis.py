@@ -1,4 +1,4 @@
-"""The folder of a command that makes many runs: it keeps the settings that all its runs share."""
+"""The folder of a command that starts many runs. It stores the settings that all its runs share."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,10 +14,10 @@ _NAME = "basis.json"
 def open_folder(
     root: Path, command: str, folders: Sequence[str], basis: Mapping[str, Any], refusals: Mapping[str, str]
 ) -> None:
-    """Make the folder of --directory with its subfolders, or continue in it.
+    """Create the folder of --directory with its subfolders, or continue in it.
 
-    basis: sections of JSON values that never change in a folder.
-    refusals: why a changed section is refused, with {} for the difference. Earlier ones are checked first.
+    basis: sections of JSON values that never change within a folder.
+    refusals: the error text for each changed section, with {} for the difference. Only the first is reported.
 
     Raises UserError for a folder with another basis or other content, and for one that cannot be written.
     """
@@ -40,14 +40,14 @@ def _check(root: Path, basis: Mapping[str, Any], refusals: Mapping[str, str]) ->
     try:
         earlier = read_document(root / _NAME)
     except (OSError, InvalidInputError) as error:
-        raise UserError(f"--directory: {root / _NAME} cannot be read ({error}); take another folder") from None
+        raise UserError(f"--directory: {root / _NAME} cannot be read ({error}); choose another folder") from None
     for section, refusal in refusals.items():
         if found := next(_differences(earlier.get(section), basis[section]), None):
             raise UserError(f"--directory: {root} {refusal.format(found)}")
 
 
 def _differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
-    """Each differing value with its path."""
+    """Each value that differs, with its path."""
     if isinstance(there, dict) and isinstance(here, dict):
         for key in sorted({*there, *here}):
             yield from _differences(there.get(key), here.get(key), f"{name}.{key}" if name else key)

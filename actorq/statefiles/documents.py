@@ -1,4 +1,4 @@
-"""State files with a digest: written whole, checked on reading."""
+"""State files with a digest: written atomically, checked when read."""
 
 import hashlib
 import json
@@ -20,12 +20,12 @@ _log = logging.getLogger(__name__)
 
 
 def write_document(path: Path, values: Mapping[str, Any], *, sync: bool = True, indent: int | None = None) -> None:
-    """Replace the file by a JSON object of `values` and a field "digest". Raises OSError and then changes nothing."""
+    """Atomically replace the file with a JSON object: `values` and a field "digest". Raises OSError if this fails."""
     replace_file(path, encode_document(values, indent), sync=sync)
 
 
 def encode_document(values: Mapping[str, Any], indent: int | None = None) -> bytes:
-    """The bytes of a document, as `decode_document` reads them."""
+    """The bytes of a document for `decode_document`."""
     text = json.dumps({**values, _DIGEST: _digest(values)}, indent=indent)
     return (text if indent is None else f"{text}\n").encode()
 
@@ -33,8 +33,8 @@ def encode_document(values: Mapping[str, Any], indent: int | None = None) -> byt
 def read_document(path: Path) -> dict[str, Any]:
     """The values of a document.
 
-    Raises FileNotFoundError when there is no file, InvalidInputError when the file is damaged, and UnreadableError when
-    it cannot be read.
+    Raises FileNotFoundError when the file does not exist, InvalidInputError when it is damaged, and UnreadableError
+    when it cannot be read.
     """
     try:
         data = read_file(path)
@@ -60,12 +60,12 @@ def decode_document(name: str, data: bytes) -> dict[str, Any]:
 
 
 def copy_of(path: Path) -> Path:
-    """The path of `write_twice`'s second copy."""
+    """The path of the second copy that `write_twice` writes."""
     return path.with_name(f"{path.stem}.copy{path.suffix}")
 
 
 def write_twice(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a document and a copy, so that one disk fault leaves one of them whole."""
+    """Write a document and a copy. A single disk fault therefore leaves one of them intact."""
     for each in (path, copy_of(path)):
         write_document(each, values)
 
@@ -73,8 +73,8 @@ def write_twice(path: Path, values: Mapping[str, Any]) -> None:
 def read_either(path: Path) -> dict[str, Any] | None:
     """The values of a document that was written twice; None when both files are missing.
 
-    Logs one line when only the copy is whole. Raises UnreadableError when one of the two cannot be read and the other
-    is not whole, and InvalidInputError when all existing files are damaged.
+    Logs one line when only the copy is intact. Raises UnreadableError when one file cannot be read and the other is not
+    intact. Raises InvalidInputError when all existing files are damaged.
     """
     faults: list[InvalidInputError | UnreadableError] = []
     for each in (path, copy_of(path)):
@@ -88,25 +88,25 @@ def read_either(path: Path) -> dict[str, Any] | None:
         if each != path:
             _log.warning("%s; its copy %s is used", faults[0] if faults else f"{path} is missing", each)
         return values
-    # What cannot be read may be whole.
+    # An unreadable file may be intact.
     for fault in sorted(faults, key=lambda each: not isinstance(each, UnreadableError)):
         raise fault
     return None
 
 
 def remove_both(path: Path) -> None:
-    """Remove a document and its copy. The copy goes first, so that the document counts until the end."""
+    """Remove a document and its copy. The copy goes first, so the document stays valid until the end."""
     for each in (copy_of(path), path):
         each.unlink(missing_ok=True)
 
 
 def sign_text(text: str) -> str:
-    """The text with its digest in a last line, a comment in YAML."""
+    """The text plus its digest in a last line, which is a comment in YAML."""
     return f"{text}# {_DIGEST}: {_digest_of_bytes(text.encode())}\n"
 
 
 def is_as_signed(data: bytes) -> bool:
-    """Whether the data is an unchanged text of `sign_text`."""
+    """Whether the data is an unchanged result of `sign_text`."""
     signed = _SIGNED_TEXT.fullmatch(data)
     return signed is not None and _digest_of_bytes(signed[1]) == signed[2].decode()
 

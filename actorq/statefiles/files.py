@@ -1,4 +1,4 @@
-"""Writes files whole or not at all, and reads them without taking a fault of the disk for damage."""
+"""Writes files atomically. Reads files and distinguishes read errors from damage."""
 
 import errno
 import io
@@ -10,18 +10,18 @@ from pathlib import Path
 
 from actorq.errors import UnreadableError
 
-# Error numbers of a disk without room.
+# Error numbers of a full disk.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-# A network file system that is busy, or a process with too many open files, can often read a moment later.
+# These reads often succeed a moment later: a busy network file system, or too many open files.
 _ATTEMPTS, _PAUSE_S = 3, 0.2
 
 
 def read_file(path: Path) -> bytes:
     """The content of a file.
 
-    Raises FileNotFoundError, IsADirectoryError, and after some attempts UnreadableError for any other failure.
+    Raises FileNotFoundError and IsADirectoryError. Raises UnreadableError for other failures, after several attempts.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         try:
@@ -39,12 +39,12 @@ def read_file(path: Path) -> bytes:
 
 
 def replace_file(path: Path, data: bytes | str, *, sync: bool = False) -> None:
-    """Replace the file by `data` (text as UTF-8) in one step. Readers see the old or the new file.
+    """Replace the file with `data` (text as UTF-8) atomically. Readers see the old or the new file.
 
-    The data is first written to the hidden file `.NAME.partial` in the same folder. The name shows that an abandoned
-    one is incomplete. Raises OSError and then leaves the file unchanged.
+    The data is first written to the hidden file `.NAME.partial` in the same folder. Its name marks an abandoned file as
+    incomplete. On OSError the file is unchanged.
 
-    sync: return only when file and name are on the disk, so that they survive a power cut.
+    sync: return only when file and name are on the disk, so that they survive a power failure.
     """
     partial = _partial(path)
     try:
@@ -58,9 +58,9 @@ def replace_file(path: Path, data: bytes | str, *, sync: bool = False) -> None:
 
 
 def replace_together(files: Mapping[Path, bytes | str]) -> None:
-    """Replace files of one folder that belong together, and return when they are on the disk.
+    """Replace related files of one folder. Returns when they are on the disk.
 
-    All data is on the disk before the first name changes. So a full disk leaves all files unchanged. Raises OSError.
+    All data is on the disk before the first name changes. A full disk therefore changes no file. Raises OSError.
     """
     partials = {_partial(path): path for path in files}
     try:
@@ -78,7 +78,7 @@ def replace_together(files: Mapping[Path, bytes | str]) -> None:
 
 
 def is_unused(folder: Path, first: Path, logs: Path | None = None) -> bool:
-    """Whether a folder holds no file, besides logs, and what a process left that was killed at the first file."""
+    """Whether the folder is empty. Logs, and a partial first file of a killed process, do not count."""
     return all(path.is_dir() or path.name == _partial(first).name or path.parent == logs for path in folder.rglob("*"))
 
 
@@ -95,7 +95,7 @@ def _partial(path: Path) -> Path:
 
 
 def append_whole(file: io.FileIO, data: bytes) -> None:
-    """Append all of `data`, or nothing and raise OSError. The file must be opened with "ab" and without a buffer."""
+    """Append all of `data`, or append nothing and raise OSError. Requires mode "ab" and no buffer."""
     size = os.fstat(file.fileno()).st_size
     try:
         while data:
@@ -106,12 +106,12 @@ def append_whole(file: io.FileIO, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Return when the names in `folder` are on the disk."""
+    """Return when the folder's names are on the disk."""
     _sync(folder, os.O_DIRECTORY)
 
 
 def sync_file(path: Path) -> None:
-    """Return when the content of the file is on the disk."""
+    """Return when the file's content is on the disk."""
     _sync(path)
 
 

@@ -1,4 +1,4 @@
-"""Findings of a check of a run's folder, one for each file."""
+"""Findings of a check of a run's folder, one per file."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -17,9 +17,9 @@ class Finding:
     """The state of one file.
 
     path: relative to the checked folder; empty for the folder itself.
-    state: "unreadable" for a file that may be whole; "unchecked" for one without a checksum that no resume reads.
+    state: "unreadable" for a file that may be intact; "unchecked" for a file without a checksum that no resume reads.
     detail: one line about the content or the damage.
-    on_resume: one line: how a resume handles a damaged file.
+    on_resume: one line about what a resume does with a damaged file.
     """
 
     path: str
@@ -28,31 +28,31 @@ class Finding:
     on_resume: str = ""
 
     def below(self, folder: str) -> "Finding":
-        """The same finding with `folder` in front of its path."""
+        """The same finding with `folder` prepended to its path."""
         return replace(self, path=f"{folder}/{self.path}".rstrip("/"))
 
 
 REFUSED = "a resume ends, and changes nothing"
-"""How a resume handles an unreadable file."""
+"""The effect of an unreadable file on a resume."""
 
 
 def faulty(path: str, error: Exception, on_resume: str, detail: str = "") -> Finding:
-    """The finding of a file that cannot be read, or whose content is wrong. detail: instead of the error's text."""
+    """The finding for a file that cannot be read or has wrong content. detail: replaces the error's text."""
     if isinstance(error, UnreadableError):
         return Finding(path, "unreadable", str(error), REFUSED)
     return Finding(path, "damaged", detail or str(error), on_resume)
 
 
-# How a resume handles a document with one damaged copy.
+# What a resume does with a document that has one damaged copy.
 _COPY_COUNTS = "the other copy is used, and both are written again"
 
 
 def check_document(path: Path, whole: Callable[[dict[str, Any]], str], on_resume: str) -> Finding:
-    """Check a document's digest. `whole` describes the values of an undamaged one."""
+    """Check a document's digest. `whole` describes the values of an intact document."""
     try:
         return Finding(path.name, "whole", whole(read_document(path)))
     except FileNotFoundError:
-        return Finding(path.name, "missing", "there is no such file", on_resume)
+        return Finding(path.name, "missing", "the file does not exist", on_resume)
     except (InvalidInputError, UnreadableError) as error:
         return faulty(path.name, error, on_resume)
 
@@ -60,7 +60,7 @@ def check_document(path: Path, whole: Callable[[dict[str, Any]], str], on_resume
 def check_twice(path: Path, whole: Callable[[dict[str, Any]], str], when_lost: str) -> list[Finding]:
     """Check the digests of a document and its copy; no findings when both are missing.
 
-    when_lost: how a resume handles the loss of both.
+    when_lost: what a resume does when both are lost.
     """
     found = [check_document(each, whole, "") for each in (path, copy_of(path))]
     if all(finding.state == "missing" for finding in found):
@@ -77,5 +77,5 @@ def report(found: Iterable[Finding]) -> str:
 
 
 def read_report(text: str) -> list[Finding]:
-    """The inverse of `report`."""
+    """Parse the findings that `report` wrote."""
     return [Finding(**values) for values in json.loads(text)]

@@ -1,7 +1,7 @@
-"""A high-water mark: the highest number that may have been used. It is on disk before the number is used.
+"""A high-water mark: the highest number that may be in use. It is on disk before the number is used.
 
-The mark reserves numbers in blocks. Another thread reserves the next block before the current one is used up. So
-callers almost never wait for the disk.
+The mark reserves numbers in blocks. Another thread reserves the next block before the current one is used up. Callers
+therefore almost never wait for the disk.
 """
 
 import logging
@@ -16,35 +16,35 @@ _log = logging.getLogger(__name__)
 
 # Numbers that one write reserves.
 BLOCK = 64
-# If the mark is lost, numbers continue this far above the known ones. A run uses fewer between two checkpoints.
+# If the mark is lost, numbers continue this far above the known ones. Between two checkpoints a run uses fewer.
 LEAP = 2**14
 LEAP_OF_COPIES = 2**24
-"""If a run is restored from a copy, versions continue this far above those of the copy: no run publishes so many."""
+"""If a run is restored from a copy, versions continue this far above the copy's: no run publishes this many."""
 
 
 class HighWaterMark:
-    """Guarantees that no number is used in two lives of a process, also after SIGKILL or a power cut.
+    """Guarantees that a restarted process never reuses a number, even after SIGKILL or a power failure.
 
     path: the file of the mark; the first `reserve` creates it.
-    known: the highest number that other files show as used; 0 for none.
+    known: the highest number that other files prove to be used; 0 for none.
 
-    A damaged mark, or a missing one when numbers are known, is logged and replaced: numbers continue `LEAP` above. Only
-    one thread may call `reserve` and `close`.
+    A damaged mark is logged and replaced, and numbers continue `LEAP` above. So is a missing mark if numbers are known.
+    Only one thread may call `reserve` and `close`.
     """
 
     def __init__(self, path: Path, known: int) -> None:
         self._path = path
         self.floor = _floor(path, known)
-        """Earlier objects may have used numbers up to this one."""
+        """Earlier instances may have used numbers up to this one."""
         self._highest = self.floor
-        # The mark on disk. Reads skip the lock, which is held during a write.
+        # The mark on disk. Readers do not take the lock, which is held during a write.
         self._stored = self.floor if path.exists() else 0
         self._writing = threading.Lock()
         self._writes_ahead = Tolerated(path.name)
         self._ahead: threading.Thread | None = None
 
     def reserve(self, number: int) -> None:
-        """Return when the mark on disk is above the number. Raises OSError when the disk refuses the write."""
+        """Return when the mark on disk is above the number. Raises OSError when the write fails."""
         self._highest = max(self._highest, number)
         if number > self._stored:
             self._write(number, number)
@@ -53,9 +53,9 @@ class HighWaterMark:
             self._ahead.start()
 
     def close(self) -> None:
-        """Return the reserved numbers that are unused, so that the next life has no gap."""
+        """Return the unused reserved numbers, so that the next process continues without a gap."""
         if self._ahead is not None:
-            # A thread that has not begun its write would reserve a block after this.
+            # A thread that has not begun its write would otherwise reserve a block after this.
             self._ahead.join()
         with self._writing:
             if self._highest < self._stored:
@@ -69,7 +69,7 @@ class HighWaterMark:
         self._writes_ahead.attempt(lambda: self._write(number, number + BLOCK))
 
     def _write(self, number: int, needed: int) -> None:
-        """Reserve a block above `number`, unless the mark has reached `needed`. The mark only rises."""
+        """Reserve a block above `number`, unless the mark is already at `needed`. The mark only rises."""
         with self._writing:
             if needed > self._stored:
                 self._store(number + BLOCK)
@@ -91,5 +91,5 @@ def _floor(path: Path, known: int) -> int:
         reason = f"{path.name} is missing"
     except InvalidInputError as error:
         reason = str(error)
-    _log.warning("%s: numbers go on at %d, %d above the highest known one", reason, known + LEAP + 1, LEAP)
+    _log.warning("%s: numbers continue at %d, %d above the highest known one", reason, known + LEAP + 1, LEAP)
     return known + LEAP

@@ -1,4 +1,4 @@
-"""Append-only files of JSON lines. Each line has its own CRC-32, so that damage costs only the damaged lines.
+"""Append-only files of JSON lines. Each line has its own CRC-32, so damage affects only the damaged lines.
 
 A line is a JSON object with a last field "crc": the CRC-32 of the bytes before `, "crc": `.
 """
@@ -15,15 +15,15 @@ _END = re.compile(rb', "crc": (\d{1,10})\}')
 
 
 def encode_line(values: Mapping[str, Any]) -> bytes:
-    """The line of an object, with its newline."""
+    """The line for an object, with its newline."""
     body = json.dumps(values).encode()[:-1]
     return body + b', "crc": %d}\n' % crc32(body)
 
 
 def read_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
-    """Each line without its newline, with its object, or with None for a damaged line.
+    """Each line without its newline, and its object, or None for a damaged line.
 
-    A damaged newline joins two lines. Both are read all the same.
+    A damaged newline joins two lines. Both are still read.
     """
     with path.open("rb") as file:
         for line in file:

@@ -1,7 +1,7 @@
 """Locks of files and folders: one writer of a folder at a time.
 
-A lock belongs to an open file. A lock file that somebody removes can be made and locked again, while its first holder
-goes on. A writer therefore also locks the folder itself, which nobody can remove apart from what is in it.
+A lock belongs to an open file. If somebody removes a lock file, another process can create and lock it again while the
+first holder continues. A writer therefore also locks the folder itself, which cannot be replaced without its content.
 """
 
 import errno
@@ -16,12 +16,12 @@ from pathlib import Path
 from actorq.errors import UserError
 
 PROCESSES_LOCK = "processes.lock"
-# NFS locks what is open for writing, and a folder cannot be.
+# NFS locks only files that are open for writing. A folder cannot be opened for writing.
 _NO_FOLDER_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOTSUP, errno.EISDIR)
 
 
 def lock_file(path: Path, taken: Exception) -> io.FileIO:
-    """Lock a file until the returned one is closed, or the process ends. Raises `taken` while another has the lock."""
+    """Lock a file until the returned file is closed or the process ends. Raises `taken` if it is locked already."""
     file = io.FileIO(path, "a")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -34,8 +34,8 @@ def lock_file(path: Path, taken: Exception) -> io.FileIO:
 class WriterLock:
     """The right to write to a folder, until `close` or the end of the process.
 
-    name: of the lock file, which holds where the file system cannot lock folders, as NFS.
-    Makes the folder if necessary. Raises `taken` while another process, or this one, has the lock, and OSError.
+    name: name of the lock file. It alone protects file systems that cannot lock folders, such as NFS.
+    Creates the folder if necessary. Raises `taken` while any process has the lock, including this one. Raises OSError.
     """
 
     def __init__(self, folder: Path, name: str, taken: Exception) -> None:
@@ -55,7 +55,7 @@ class WriterLock:
 
     @property
     def closed(self) -> bool:
-        """Whether the lock was given back."""
+        """Whether the lock was released."""
         return self._file.closed
 
     def __enter__(self) -> "WriterLock":
@@ -65,20 +65,20 @@ class WriterLock:
         self.close()
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self._unlock()
         self._file.close()
 
 
 @contextmanager
 def locked_folder(folder: Path, on_wait: Callable[[], None], in_use: str) -> Iterator[int]:
-    """Be the only launcher in this folder. Yields a descriptor that its processes inherit.
+    """Hold the lock of the only launcher in this folder. Yields a descriptor that its processes inherit.
 
-    The kernel releases both locks when their holders have ended, also after SIGKILL. The first lock is the launcher's
-    own. Its processes inherit the second. After a killed launcher, the next launcher waits here until those processes
-    have ended. `on_wait` is called before.
+    The kernel releases both locks when their holders have ended, also after SIGKILL. Only the launcher holds the first
+    lock. Its processes inherit the second. After a launcher was killed, the next launcher waits here until those
+    processes have ended. It calls `on_wait` first.
 
-    Raises UserError with the text `in_use` while another launcher lives.
+    Raises UserError with the text `in_use` while another launcher is alive.
     """
     with lock_file(folder / "launcher.lock", UserError(in_use)), (folder / PROCESSES_LOCK).open("ab") as shared:
         try:

@@ -22,10 +22,10 @@ from actorq.errors import InvalidInputError
 from actorq.statefiles.documents import read_document
 from actorq.statefiles.files import read_file
 
-# 4: a graph's model has its signature. Stores of 3 are read.
+# In format 4, a graph's model contains its signature. Stores of format 3 can be read.
 STORE_FORMATS = (4, 3)
-"""The version of the file format; files without one have format 1. Other formats are refused, because the learner
-publishes its policy again within seconds."""
+"""The versions of the file format; files without a version have format 1. Other formats are refused, because the
+learner publishes its policy again within seconds."""
 
 _REMEDY = "the file is damaged: remove its folder, or restore it from a copy"
 
@@ -40,7 +40,7 @@ def version_folder(store: Path, version: int) -> Path:
 def retained_policies(store: Path) -> list[RetainedPolicy]:
     """The versions in a store, newest first, without their tensors; empty when there is no store.
 
-    Another process may write to the store meanwhile. A damaged version is skipped with a warning.
+    Another process may write to the store at the same time. A damaged version is skipped with a warning.
     """
     folders = [path for path in store.glob("[0-9]*") if path.name.isdecimal()]
     found = []
@@ -52,7 +52,7 @@ def retained_policies(store: Path) -> list[RetainedPolicy]:
             step = field_of(folder / "checkpoint.json", checkpoint, "learner_step", int)
             found.append(RetainedPolicy(int(folder.name), step, variants, read_mean_return(folder)))
         except InvalidInputError as error:
-            # The writer of the store may have removed the version.
+            # Another process may have removed the version.
             if folder.exists():
                 _log.warning("version %d skipped: %s", int(folder.name), error)
     return found
@@ -65,9 +65,9 @@ def emitted_variants(folder: Path) -> tuple[Variant, ...]:
 
 
 def require_emitted(folder: Path, checkpoint: Mapping[str, Any], variants: Collection[Variant]) -> None:
-    """Raise InvalidInputError for a variant that checkpoint.json names in `schemes`, but that is not among `variants`.
+    """Raise InvalidInputError if `variants` lacks a variant that checkpoint.json lists in `schemes`.
 
-    A power cut may lose a file. A second emission might differ from the policy that actors have.
+    A power failure may lose a file. Emitting it again might give another policy than the one that actors have.
     """
     if missing := set(checkpoint.get("schemes", ())).difference(map(str, variants)):
         raise InvalidInputError(f"{folder}: expected a policy in {sorted(missing)}, got none")
@@ -101,19 +101,19 @@ def read_policy(folder: Path, variant: Variant) -> Policy:
 
 
 def descriptor_to_json(descriptor: PolicyDescriptor) -> dict[str, Any]:
-    """A descriptor as a JSON object; its digest is hexadecimal."""
+    """A descriptor as a JSON object, with a hexadecimal digest."""
     return {**asdict(descriptor), "sha256": descriptor.sha256.hex(), "graph_digest": descriptor.graph_digest.hex()}
 
 
 def descriptor_from_json(tree: Mapping[str, Any]) -> PolicyDescriptor:
-    """The descriptor of a JSON object. Raises KeyError, TypeError or ValueError for a malformed object."""
+    """The descriptor in a JSON object. Raises KeyError, TypeError or ValueError for a malformed object."""
     others = {name: value for name, value in tree.items() if name != "topology"}
     digests = {"sha256": bytes.fromhex(tree["sha256"]), "graph_digest": bytes.fromhex(graph_digest_of(tree))}
     return PolicyDescriptor(**{**others, **digests, "fidelity": _fidelity_from_json(tree["fidelity"])})
 
 
 def graph_digest_of(tree: Mapping[str, Any]) -> str:
-    """The digest of a version's graph in a JSON object, hexadecimal; "topology" before contract 3."""
+    """The hexadecimal digest of a version's graph in a JSON object; named "topology" before contract 3."""
     digest: str = tree["topology"] if "topology" in tree else tree["graph_digest"]
     return digest
 
@@ -135,7 +135,7 @@ def _fidelity_from_json(tree: Mapping[str, Any]) -> FidelityReport:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file and check its digest; raises InvalidInputError that names the file, and UnreadableError."""
+    """Read a JSON file and check its digest. Raises InvalidInputError that names the file, or UnreadableError."""
     try:
         return read_document(path)
     except (FileNotFoundError, InvalidInputError) as error:
@@ -143,7 +143,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_verified(path: Path, sha256: bytes) -> bytes:
-    """Read a file and check its digest; raises InvalidInputError that names file and digests, and UnreadableError."""
+    """Read a file and check its digest. Raises InvalidInputError with file and digests, or UnreadableError."""
     try:
         data = read_file(path)
     except (FileNotFoundError, IsADirectoryError) as error:
@@ -155,7 +155,7 @@ def read_verified(path: Path, sha256: bytes) -> bytes:
 
 
 def field_of(path: Path, tree: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> Any:
-    """One value of a document; raises InvalidInputError when the value is missing or of another type."""
+    """One value of a document. Raises InvalidInputError if it is missing or has another type."""
     value = tree.get(name)
     if not isinstance(value, kind):
         raise InvalidInputError(f"{path}: expected {name!r} to be of type {kind}, got {value!r}; the file is damaged")

@@ -1,4 +1,4 @@
-"""Repeats writes that may fail, as on a full disk, without ending the learner."""
+"""Repeats writes that may fail, for example on a full disk, without ending the learner."""
 
 import logging
 from collections.abc import Callable
@@ -7,10 +7,10 @@ _log = logging.getLogger(__name__)
 
 
 class Tolerated:
-    """A write with retries. It logs one line when the write begins to fail, and one when it works again."""
+    """A write that may be repeated. Logs one line when writes begin to fail, and one when they succeed again."""
 
     def __init__(self, what: str, otherwise: str = "trying again") -> None:
-        """what: names the file in the log. otherwise: says what happens when the write fails."""
+        """what: name of the file in the log. otherwise: what happens when the write fails."""
         self._what = what
         self._otherwise = otherwise
         self.error: OSError | None = None

@@ -1,1 +1,1 @@
-"""Reports of processes about themselves: logs, metrics, resources, energy."""
+"""Reports of a process about itself: logs, metrics, resources, energy."""

@@ -1,4 +1,4 @@
-"""A bounded histogram of a measured quantity. Prometheus reads it; this module does not know Prometheus."""
+"""A bounded histogram of a measured quantity. It does not depend on Prometheus, which reads it."""
 
 import threading
 from bisect import bisect_left
@@ -10,7 +10,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class Histogram:
-    """Counts values by the smallest bound that they do not exceed. Thread-safe."""
+    """Counts values in buckets, by the smallest bound that is not exceeded. Thread-safe."""
 
     def __init__(self, bounds: Iterable[float] = SECONDS) -> None:
         self._bounds = tuple(sorted(bounds))

@@ -16,16 +16,16 @@ from actorq.transport.addresses import split_address
 
 _log = logging.getLogger(__name__)
 
-# Each connection occupies a thread and a descriptor, which the service needs for its calls.
+# Each connection uses a thread and a descriptor. The service needs descriptors for its calls.
 _MOST_CONNECTIONS = 32
-# Seconds for the oldest connection to make room, and before the next try when there are no descriptors.
+# Seconds that the oldest connection has to close, and seconds between attempts without free descriptors.
 _ROOM_S, _NO_DESCRIPTOR_S = 1.0, 0.1
 
 
 class HttpServer:
-    """Answers requests with a WSGI application until it is closed or the process ends.
+    """Answers requests with a WSGI application until closed or until the process ends.
 
-    A client has `patience_s` seconds for its whole request and the answer. Beyond 32 connections, the oldest is closed.
+    A client has `patience_s` seconds for its request and the answer. Beyond 32 connections, the oldest is closed.
 
     address: "HOST:PORT" with the port that was bound.
     """
@@ -57,18 +57,18 @@ class HttpServer:
 
 class _Handler(WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: requests are frequent and all alike."""
+        """Log nothing, because requests are frequent and all alike."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
-    # Of connections that the loop has not accepted yet. A probe must not wait behind five of them.
+    # Connections that the loop has not accepted yet. A probe must not wait behind the default of five.
     request_queue_size = 128
 
     def __init__(self, family: socket.AddressFamily, host: str, port: int, patience_s: float) -> None:
         self.address_family = family
         self._patience_s = patience_s
-        # The connections of all handlers, oldest first, with the time of their start.
+        # The connections of all handlers, oldest first, with their start times.
         self._open: dict[Any, float] = {}
         self._changed = threading.Condition()
         super().__init__((host, port), _Handler)
@@ -77,14 +77,14 @@ class _Server(ThreadingMixIn, WSGIServer):
         try:
             return super().get_request()
         except OSError:
-            # The connection stays in the queue of the port. Without a wait, the loop would try again at once.
+            # The connection stays in the port's queue. Without a wait, the loop would retry immediately.
             time.sleep(_NO_DESCRIPTOR_S)
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._changed:
             if len(self._open) >= _MOST_CONNECTIONS:
-                # Not the new one: it may be a probe, and those that do nothing are the oldest ones.
+                # Not the new connection, because it may be a probe. Idle connections are the oldest.
                 _cut_off(next(iter(self._open)))
             has_room = self._changed.wait_for(lambda: len(self._open) < _MOST_CONNECTIONS, _ROOM_S)
             if has_room:
@@ -95,32 +95,32 @@ class _Server(ThreadingMixIn, WSGIServer):
             self.shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Cut off the connections whose time is up. `serve_forever` calls this twice a second at least."""
+        """Close the connections that exceed their time. `serve_forever` calls this at least twice a second."""
         started = time.monotonic() - self._patience_s
         with self._changed:
             for request in [request for request, since in self._open.items() if since <= started]:
                 _cut_off(request)
 
     def shutdown_request(self, request: Any) -> None:
-        # Before it is closed: its descriptor may be another connection's afterwards.
+        # Before closing: afterwards, another connection may have its descriptor.
         with self._changed:
             self._open.pop(request, None)
             self._changed.notify_all()
         super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Log the traceback of a fault. A client that says nothing or hangs up, such as a port check, is no fault."""
+        """Log the traceback of a bug. Clients that send nothing or disconnect, such as port checks, are no bug."""
         if not isinstance(sys.exception(), OSError):
             _log.exception("a request of %s failed", client_address)
 
     def server_bind(self) -> None:
-        # The inherited method asks DNS for the host's name, which nothing uses, and waits long without a server.
+        # The inherited method asks DNS for the host's name. Nothing uses it, and without a server this is slow.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
 
 
 def _cut_off(connection: socket.socket) -> None:
-    """End a connection whose handler may wait for it."""
+    """End a connection on which its handler may be waiting."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""The one setup of loggers: lines on standard error, which launchers and clusters collect."""
+"""Configures logging: lines on standard error, which launchers and clusters collect."""
 
 import json
 import logging
@@ -18,13 +18,13 @@ _BURST, _LINES_PER_SECOND = 100.0, 1.0
 def configure_logging(name: str, role: str = "", run: str = "", form: Literal["text", "json"] = "text") -> None:
     """Log to standard error: as "TIME NAME LEVEL module: message", or as one JSON object per line.
 
-    name: the process's name in the run. role, run: the process's role, and the run's name; only JSON has them.
+    name: the process's name in the run. role, run: the process's role and the run's name; only JSON includes them.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(name, role, run) if form == "json" else LineFormatter(name))
     handler.addFilter(FloodFilter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    # Their INFO lines repeat what their callers log better.
+    # Their INFO lines repeat information that their callers log better.
     for noisy in ("grpc", "asyncio", "onnx_ir", "onnxscript", "torch.onnx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
@@ -32,8 +32,8 @@ def configure_logging(name: str, role: str = "", run: str = "", form: Literal["t
 class FloodFilter(logging.Filter):
     """Limits each place in the code to a burst of lines, then to one line a second.
 
-    A peer's action may deserve a line, but no peer may fill the disk with lines. The next written line tells how many
-    were left out.
+    A peer's action may deserve a line, but no peer may fill the disk with lines. The next written line reports how many
+    lines were left out.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,26 +42,26 @@ class FloodFilter(logging.Filter):
         self._places: dict[tuple[str, int], _Place] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to write a record. Errors always pass: they are faults of this process, and few."""
+        """Whether to write a record. Errors always pass: they are faults of this process, and rare."""
         if record.levelno >= logging.ERROR:
             return True
         place = self._places.setdefault((record.pathname, record.lineno), _Place(_BURST, self._clock()))
         left_out = place.acquire(self._clock())
         if left_out:
-            record.msg = f"({left_out} more lines like the next are left out) {record.msg}"
+            record.msg = f"({left_out} similar lines were left out) {record.msg}"
         return left_out is not None
 
 
 @dataclass
 class _Place:
-    """A place in the code: the lines that it may write now, since when, and how many it left out."""
+    """A place in the code: the lines that it may write now, the time of that count, and the lines left out."""
 
     lines: float
     at: float
     left_out: int = 0
 
     def acquire(self, now: float) -> int | None:
-        """The number of lines left out before this one; None when this one is left out too."""
+        """The number of lines left out before this line; None when this line is left out too."""
         self.lines = min(_BURST, self.lines + (now - self.at) * _LINES_PER_SECOND)
         self.at = now
         if self.lines < 1:
@@ -75,7 +75,7 @@ class _Place:
 class LineFormatter(logging.Formatter):
     """Formats a record as one line of at most 2 kB, with an indented line for each line of its traceback.
 
-    A message may quote a peer. Characters that are not printable are escaped, so that no peer can forge a line or
+    A message may quote a peer. Unprintable characters are escaped, so that no peer can forge a line or
     control a terminal.
     """
 
@@ -83,7 +83,7 @@ class LineFormatter(logging.Formatter):
         shown = one_line(name).replace("%", "%%")
         super().__init__(f"%(asctime)s.%(msecs)03d {shown} %(levelname)s %(name)s: %(message)s", _DATE_FORMAT)
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 logging names it so
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 name given by logging
         """The line of the record without its traceback."""
         return one_line(super().formatMessage(record))
 
@@ -94,7 +94,7 @@ class LineFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as a JSON object on one line; JSON escapes what is not printable.
+    """Formats a record as a JSON object on one line. JSON escapes unprintable characters.
 
     Keys: time (UTC), level, logger, message (at most 2 kB), name, role, run; traceback, only after an exception.
     """
@@ -119,7 +119,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _shortened(traceback: list[str]) -> list[str]:
-    """The lines of a traceback, each bounded and printable; of a long one the first and the last."""
+    """The lines of a traceback, each bounded and printable. A long traceback keeps its first and last lines."""
     if len(traceback) > _MAX_TRACEBACK_LINES:
         left_out = len(traceback) - _MAX_TRACEBACK_LINES
         half = _MAX_TRACEBACK_LINES // 2

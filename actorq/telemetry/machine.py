@@ -1,4 +1,4 @@
-"""Describes the machine: processor, cores that a process may use, memory, GPUs, versions of packages."""
+"""Describes the machine: processor, usable cores, memory, GPUs, and package versions."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ _PACKAGES = ("torch", "onnxruntime", "onnx", "grpcio", "gymnasium", "numpy")
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine with the models of its NVIDIA GPUs, and its software. Memory in GB; "-" for a missing package."""
+    """A machine, the models of its NVIDIA GPUs, and its software. Memory in GB; "-" for a missing package."""
 
     cpu: str
     cores: int
@@ -45,21 +45,21 @@ def this_machine() -> Machine:
 
 
 def gpu_models(drivers: Path = Path("/proc/driver/nvidia/gpus")) -> list[str]:
-    """The model of each NVIDIA GPU, as the driver names it; empty where its files cannot be read. No GPU is woken."""
+    """The driver's name of each NVIDIA GPU; empty if its files cannot be read. Does not wake a GPU."""
     return [model for file in sorted(drivers.glob("*/information")) for model in _values(file, "Model")]
 
 
 def usable_cores(cgroups: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> int:
-    """The whole cores that this process may use at once, at least 1: its CPU affinity and the limits of its cgroups.
+    """The number of cores that this process may use, at least 1: limited by CPU affinity and its cgroups.
 
-    cgroups: where they are mounted, of version 1 or 2. membership: the file with the cgroups of this process.
+    cgroups: their mount point, version 1 or 2. membership: the file that lists this process's cgroups.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, int(min([affinity, *_cpu_limits(cgroups, membership)])))
 
 
 def _cpu_limits(cgroups: Path, membership: Path) -> Iterator[float]:
-    """The CPU limits, in cores, of the cgroups of this process and of those above them."""
+    """The CPU limits, in cores, of this process's cgroups and their parents."""
     lines = []
     with suppress(OSError):
         lines = membership.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -68,7 +68,7 @@ def _cpu_limits(cgroups: Path, membership: Path) -> Iterator[float]:
         controllers, _, path = rest.partition(":")
         if number != "0" and "cpu" not in controllers.split(","):
             continue
-        # A container may name the path of its host. The files of its own cgroup are then in the mount's top folder.
+        # A container may see its host's path. The files of its own cgroup are then in the mount's top folder.
         names = [name for name in PurePosixPath(path).parts if name not in ("/", "..")]
         mounts = ("", "unified") if number == "0" else (controllers, "cpu")
         for folder in (cgroups / mount for mount in dict.fromkeys(mounts)):
@@ -77,8 +77,8 @@ def _cpu_limits(cgroups: Path, membership: Path) -> Iterator[float]:
 
 
 def _cpu_limit(cgroup: Path) -> Iterator[float]:
-    """The CPU limit of one cgroup; none without a limit."""
-    # ValueError: the limit is "max", or there is nothing in the file.
+    """The CPU limit of one cgroup; nothing without a limit."""
+    # ValueError: the limit is "max", or the file is empty.
     with suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = (cgroup / "cpu.max").read_text(encoding="utf-8").split()
         yield int(quota) / int(period)
@@ -97,7 +97,7 @@ def package_version(package: str) -> str:
 
 
 def _values(path: Path, name: str) -> list[str]:
-    """The values of a file's lines `NAME: VALUE` with this name; none where it cannot be read."""
+    """The values of a file's lines `NAME: VALUE` with this name; none if the file cannot be read."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,10 +1,10 @@
-"""Serves a process's metrics to Prometheus from a registry of its own.
+"""Serves a process's metrics to Prometheus from a separate registry.
 
-Metrics are collected at each scrape. When scrapes take too much of the service's time, they get the last ones again.
-The same server answers health probes for clients without a certificate.
+Metrics are collected at each scrape. If scrapes use too much of the service's time, they get the previous metrics.
+The same server answers health probes of clients without a certificate.
 
 Services create metric families with the functions here. A family without a known value is served without a sample, so
-that every name exists from the start. The documentation's reference is generated from these calls.
+every name exists from the start. The documentation's reference is generated from these calls.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def gauge(name: str, text: str, value: float | None) -> Metric:
-    """A value that rises and falls; no sample when it is None."""
+    """A value that may rise and fall; no sample when it is None."""
     return labelled_gauge(name, text, (), {} if value is None else {(): value})
 
 
@@ -89,7 +89,7 @@ def open_metrics(
 
     /healthz is 200 while `alive` (called on `loop`) is true, /readyz while `serving` is true; otherwise 503.
 
-    patience_s: a `loop` that does not answer in this time hangs. The scrape still gets the metrics that need no loop.
+    patience_s: a `loop` that does not answer within this time hangs. Scrapes then get only metrics that need no loop.
 
     Raises UserError when `listen` is malformed or cannot be bound.
     """
@@ -122,7 +122,7 @@ def _application(
 
 
 class _OnLoop:
-    """Calls functions on the event loop, where services live, for requests on other threads."""
+    """Calls functions on the services' event loop for requests on other threads."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, patience_s: float) -> None:
         self._loop = loop
@@ -148,7 +148,7 @@ class _OnLoop:
             raise UnavailableError(f"the service has not answered for {self._patience_s:.0f} s") from None
 
     def holds(self, condition: Callable[[], bool]) -> bool:
-        """Whether the loop answers in time, with True."""
+        """Whether `condition` is true and the loop answers in time."""
         try:
             return self.ask(condition)
         except UnavailableError:
@@ -157,7 +157,7 @@ class _OnLoop:
 
 class _OfService(Collector):
     def __init__(self, collect: Callable[[], Iterable[Metric]], on_loop: _OnLoop) -> None:
-        # Any number of scrapes leaves the loop time for the service.
+        # Rationed, so that frequent scrapes leave the loop time for the service.
         self._metrics = Rationed(lambda: list(collect()))
         self._on_loop = on_loop
 
@@ -176,7 +176,7 @@ class _Calls(Collector):
     def collect(self) -> Iterable[Metric]:
         yield counter(
             "actorq_flooding_connections_closed",
-            "Connections closed because they sent far more than messages while memory grew.",
+            "Connections closed because they sent far more bytes than messages while memory grew.",
             self._calls.closed_connections,
         )
         handled: dict[tuple[str, ...], float] = {}
@@ -186,16 +186,16 @@ class _Calls(Collector):
             if end.streaming:
                 failed = 0 if end.code == "OK" else count
                 errors[end.service, end.method] = errors.get((end.service, end.method), 0) + failed
-        yield labelled_gauge("actorq_info", "Always 1; tells the version.", ("version",), {(__version__,): 1})
+        yield labelled_gauge("actorq_info", "Always 1; the label has the version.", ("version",), {(__version__,): 1})
         yield labelled_counter(
             "actorq_grpc_handled",
-            "Ended calls of this project's services; CANCELLED when the client hung up.",
+            "Ended calls of this project's services; CANCELLED when the client disconnected.",
             ("grpc_service", "grpc_method", "grpc_code"),
             handled,
         )
         yield labelled_counter(
             "actorq_stream_errors",
-            "Streams that ended with another code than OK.",
+            "Streams that ended with a code other than OK.",
             ("grpc_service", "grpc_method"),
             errors,
         )

@@ -1,19 +1,19 @@
-"""Answers whose making takes time, for any number of callers."""
+"""Limits the time spent on expensive answers, for any number of callers."""
 
 import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-# Share of the thread's time, and seconds that may be used at once: a few callers always get a fresh answer.
+# Share of the thread's time, and a burst in seconds. A few callers therefore always get a fresh answer.
 _SHARE, _AT_ONCE_S = 0.2, 1.0
 
 T = TypeVar("T")
 
 
 class Rationed(Generic[T]):
-    """Makes answers in a bounded share of the time of one thread. Beyond it, callers get the last one again.
+    """Computes answers within a bounded share of one thread's time. Beyond it, callers get the last answer.
 
-    outdated: whether the last answer must not be given again.
+    outdated: whether the last answer must not be reused.
     """
 
     def __init__(

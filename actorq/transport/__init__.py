@@ -1,1 +1,1 @@
-"""gRPC as this project uses it: channels, servers, streams of blobs, errors, reconnection."""
+"""gRPC for this project: channels, servers, streams of blobs, errors, reconnection."""

@@ -1,4 +1,4 @@
-"""Counts how calls ended, for the metrics of a service."""
+"""Counts how calls end, for the metrics of a service."""
 
 import threading
 from collections import Counter
@@ -10,7 +10,7 @@ import grpc
 
 @dataclass(frozen=True, order=True)
 class CallEnd:
-    """A method and how its call ended: `code` is the name of the gRPC status that the server saw."""
+    """A method and the end of its call: `code` is the name of the gRPC status at the server."""
 
     service: str
     method: str
@@ -31,11 +31,11 @@ class CallCounts:
         self.closed_connections += 1
 
     def follow(self, path: str, streaming: bool, context: grpc.aio.ServicerContext) -> None:
-        """Count the call of this context when it ends, also when its client disappears."""
+        """Count the call of this context when it ends, even if its client disappears."""
         service, _, method = path.lstrip("/").rpartition("/")
 
         def count(ended: Any) -> None:
-            # gRPC sets a code only for an aborted call. A call was canceled if its handler did not finish.
+            # gRPC sets a code only for aborted calls. If the handler did not finish, the call was canceled.
             code = ended.code() or (grpc.StatusCode.OK if ended.done() else grpc.StatusCode.CANCELLED)
             end = CallEnd(service, method, streaming, code.name)
             with self._lock:

@@ -1,4 +1,4 @@
-"""The one way to open a channel."""
+"""Opens channels."""
 
 import grpc
 
@@ -10,7 +10,7 @@ from actorq.transport.payload.checksums import ChecksummedChannel
 def open_channel(address: str, certificates: Certificates | None = None) -> grpc.Channel:
     """Open a channel to "HOST:PORT". Certificates make it mutual TLS. The first call connects.
 
-    Without TLS, messages carry checksums. TLS detects changed bytes itself.
+    Without TLS, messages carry checksums. TLS itself detects changed bytes.
     """
     split_address("address", address, lowest_port=1)
     if certificates is None:

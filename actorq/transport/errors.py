@@ -1,4 +1,4 @@
-"""The one map between the domain's errors and gRPC statuses, for servers and clients."""
+"""Maps the domain's errors to gRPC statuses and back, for servers and clients."""
 
 import logging
 from collections.abc import Iterator
@@ -25,14 +25,14 @@ _log = logging.getLogger(__name__)
 
 _MAX_SUMMARY_BYTES = 500
 
-# Marks a service's own fault. INTERNAL and UNKNOWN without this text mean a broken connection.
+# Marks a bug of the service. INTERNAL and UNKNOWN without this text mean a broken connection.
 _OWN_FAULT = "the service's log has the details"
 _OVERSIZED = "eceived message larger than max"
-# gRPC's text for a message that is too large for its own sender.
+# gRPC's text for a message that is too large for its sender.
 _UNSENT = "ent message larger than max"
-# A service's text for a request that is not protobuf. Our clients send protobuf, so the connection changed it.
+# A service's text for a request that is not protobuf. Our clients send protobuf, so the network changed the bytes.
 MALFORMED = "must be a message of this method in protobuf"
-# Trailing metadata of a call that a service ended: the CRC-32 of its status and details.
+# Trailing metadata of a call that a service ended: the CRC-32 of status and details.
 _SIGNATURE = "actorq-status-crc32"
 
 _STATUS: dict[type[ActorQError], grpc.StatusCode] = {
@@ -46,7 +46,7 @@ _STATUS: dict[type[ActorQError], grpc.StatusCode] = {
     DeniedError: grpc.StatusCode.PERMISSION_DENIED,
     UnavailableError: grpc.StatusCode.UNAVAILABLE,
 }
-# A client cannot tell errors apart that have one status.
+# A client cannot distinguish errors with the same status.
 _ERROR: dict[grpc.StatusCode, type[ActorQError]] = {
     **{status: kind for kind, status in _STATUS.items() if kind not in (UserError, UnreadableError)},
     grpc.StatusCode.DEADLINE_EXCEEDED: UnavailableError,
@@ -55,7 +55,7 @@ _ERROR: dict[grpc.StatusCode, type[ActorQError]] = {
 
 
 def error_from_rpc(error: grpc.RpcError, peer: str) -> ActorQError:
-    """The domain's error for a failed call. `peer` names the other side in its message."""
+    """The domain's error for a failed call. `peer` names the other side in the error's text."""
     status, details = error.code(), one_line(error.details() or "no details")
     kind = _ERROR.get(status, ActorQError)
     final, as_sent = not issubclass(kind, UnavailableError), is_as_sent(error)
@@ -63,7 +63,7 @@ def error_from_rpc(error: grpc.RpcError, peer: str) -> ActorQError:
         return UnavailableError(f"{peer} does not serve this call ({details}); check the address and the versions")
     if _is_unreadable(status, details) or (final and not as_sent):
         return UnavailableError(f"{peer} cannot be understood ({details}); the connection is broken")
-    # A service that answers has been reached.
+    # The peer answered, so it can be reached.
     if kind is UnavailableError and not as_sent:
         return UnavailableError(f"{peer} cannot be reached ({_reason(details)})")
     return kind(f"{peer}: {details}")
@@ -74,9 +74,9 @@ def _signature(status: grpc.StatusCode, details: str) -> str:
 
 
 def is_as_sent(error: grpc.RpcError) -> bool:
-    """Whether the status is the one that the service sent. Without TLS its bytes may have changed on the way.
+    """Whether the service sent this status unchanged. Without TLS, bytes may change in transit.
 
-    gRPC signs no status. One of gRPC's own counts only when a message was too large for its sender.
+    gRPC does not sign its own statuses. Of these, only the one for a message too large for its sender is trusted.
     """
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _UNSENT in (error.details() or ""):
         return True
@@ -85,7 +85,7 @@ def is_as_sent(error: grpc.RpcError) -> bool:
 
 
 def was_dropped(error: BaseException | None) -> bool:
-    """Whether the gRPC of a service dropped a call before the service saw it, because too many calls waited."""
+    """Whether a service's gRPC dropped a call before the service saw it, because too many calls were waiting."""
     return isinstance(error, grpc.RpcError) and error.code() is grpc.StatusCode.CANCELLED and not is_as_sent(error)
 
 
@@ -98,19 +98,19 @@ def _is_unreadable(status: grpc.StatusCode, details: str) -> bool:
 
 
 def _reason(details: str) -> str:
-    """Why a peer cannot be reached. gRPC lists all addresses that it tried; the reason is that of the last one."""
+    """Why a peer cannot be reached. gRPC lists all addresses that it tried. The last one has the reason."""
     if details == "max connection age":
         return "the connection reached its maximum age; the next connection checks the certificates again"
     if not details.startswith(("failed to connect", "errors resolving")):
         return details
-    # gRPC's text of a failed handshake ends with "OK", and that of an unknown name with a bracket.
+    # gRPC's text ends with "OK" for a failed handshake, and with a bracket for an unknown name.
     reason = details.removesuffix(": OK").rpartition(": ")[2].removesuffix("]")
     if "WRONG_VERSION_NUMBER" in details:
         return "it serves without TLS"
     if reason.startswith("Hostname Verification Check failed"):
         return "its certificate is for other names"
     if reason == "Socket closed":
-        # This text comes only while connecting: a service that goes away later says "Stream removed".
+        # This text occurs only while connecting. For a later loss gRPC says "Stream removed".
         return "it closed the connection: with mutual TLS, a peer refuses a certificate that is not of its authority"
     return f"TLS handshake failed, {reason}" if "handshake failed" in details else reason
 
@@ -130,7 +130,7 @@ async def abort(context: grpc.aio.ServicerContext, method: str, error: Exception
         raise error
     for kind, status in _STATUS.items():
         if isinstance(error, kind):
-            # Callers repeat calls to an unavailable service often, as they should.
+            # Callers correctly retry calls to an unavailable service, so this would fill the log.
             level = logging.DEBUG if kind is UnavailableError else logging.WARNING
             _log.log(level, "%s refused: %s", method, error)
             _release(error)
@@ -148,11 +148,11 @@ async def _end(context: grpc.aio.ServicerContext, status: grpc.StatusCode, detai
 def _release(error: BaseException) -> None:
     """Release the objects that an error's frames hold.
 
-    The error and its frames refer to each other. A refused checkpoint of a hundred megabytes, a local variable of such
-    a frame, would stay until the garbage collector runs. The collector goes by the number of objects, not their size.
+    The error and its frames refer to each other. A refused checkpoint of a hundred megabytes, held by such a frame,
+    would stay until the garbage collector runs. The collector counts objects, not their size.
 
-    The frames themselves stay as they are. One error may have passed through several tasks. Clearing the frame of a
-    suspended coroutine closes the coroutine, and so ends its task.
+    The frames themselves are not cleared. One error may have passed through several tasks. Clearing the frame of a
+    suspended coroutine closes the coroutine and ends its task.
     """
     link: BaseException | None = error
     while link is not None:

@@ -1,7 +1,7 @@
-"""Closes connections that send far more than messages, such as millions of HTTP/2 PRIORITY frames, while memory grows.
+"""Closes connections that flood the service while memory grows, for example with millions of HTTP/2 PRIORITY frames.
 
-gRPC reads frames ahead of their handling, without a bound and before any call. Neither limits of calls nor certificates
-help. So the kernel's count of received bytes is compared with the bytes of the messages that calls have received.
+gRPC reads frames ahead of their handling, without a bound and before any call. Limits of calls and certificates do not
+help. The guard therefore compares the kernel's count of received bytes with the bytes of received messages.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ import psutil
 
 _log = logging.getLogger(__name__)
 
-# Between two looks, and while memory grows.
+# Seconds between checks: normally, and while memory grows.
 _PERIOD_S, _HOT_PERIOD_S = 1.0, 0.25
-# Growth of resident memory that makes the guard look at connections, and scans without an offender that end it.
+# Growth of resident memory that starts scans of connections. Scans without an offender that stop them.
 _GROWTH_BYTES, _CALM_SCANS = 64 * 2**20, 8
-# What a connection may receive beyond its messages within a window: flow control, headers, TLS records.
+# Bytes that a connection may receive in a window in addition to messages: flow control, headers, TLS records.
 _WINDOW_S, _SLACK_BYTES, _SLACK_SHARE = 10.0, 16 * 2**20, 0.25
-# The same for an address whose connection was closed, which is looked at for a while longer.
+# The same for an address after its connection was closed. Its connections are watched for this time.
 _SLACK_OF_OFFENDERS_BYTES, _SUSPICION_S = 4 * 2**20, 60.0
 _MOST_OFFENDERS = 1000
-# As many as a service has connections by default.
+# A service has this many connections by default.
 _MOST_IDLE = 4096
 _FDS = Path("/proc/self/fd")
 # tcpi_bytes_received in struct tcp_info of linux/tcp.h.
@@ -56,15 +56,15 @@ def _normal(host: str) -> str:
 
 
 class Traffic:
-    """Bytes of the messages that calls have received, by connection. For one thread; `snapshot` for any.
+    """Bytes of received messages, by connection. For one thread, except `snapshot`.
 
-    A connection without a call stays known, because it may have another one. Only the newest of these are kept.
+    Connections without a call stay known, because they may start another call. Only the newest of these are kept.
     """
 
     def __init__(self) -> None:
         self._bytes: dict[str, int] = {}
         self._calls: dict[str, int] = {}
-        # Connections without a call, the one whose call ended last at the end.
+        # Connections without a call; the one whose call ended last is at the end.
         self._idle: OrderedDict[str, None] = OrderedDict()
 
     def begin(self, peer: str) -> None:
@@ -88,15 +88,15 @@ class Traffic:
                 del self._bytes[self._idle.popitem(last=False)[0]]
 
     def snapshot(self) -> dict[Peer, int]:
-        """The bytes so far."""
+        """The received bytes so far."""
         found = {peer_of(peer): size for peer, size in self._bytes.copy().items()}
         return {peer: size for peer, size in found.items() if peer is not None}
 
 
 def connections(port: int) -> Iterator[tuple[Peer, socket.socket]]:
-    """The open TCP connections of this process to its own port. Closing one of them leaves the connection open."""
+    """The open TCP connections of this process to its own port. Closing a yielded socket keeps its connection."""
     for name in os.listdir(_FDS):
-        # Descriptors come and go meanwhile.
+        # Descriptors may open and close during the loop.
         with suppress(OSError, ValueError):
             if not os.readlink(_FDS / name).startswith("socket:"):
                 continue
@@ -115,10 +115,10 @@ def received_bytes(connection: socket.socket) -> int:
 
 
 class FloodGuard:
-    """Watches the memory of this process and the connections to `port`, which is set once it is known.
+    """Watches the memory of this process and the connections to `port`, which is set once known.
 
     memory: resident bytes. clock: monotonic seconds.
-    traffic: takes the sizes of messages. on_close: called for each closed connection.
+    traffic: counts the sizes of messages. on_close: called for each closed connection.
     """
 
     def __init__(
@@ -134,19 +134,19 @@ class FloodGuard:
         self._clock = clock
         self._calm_bytes = self._memory()
         self._calm_scans = 0
-        # Received bytes and those of messages at the begin of the window.
+        # Received bytes, and those of messages, at the start of the window.
         self._begin: dict[Peer, tuple[int, int]] = {}
         self._began_at = 0.0
-        # Addresses, and when a connection of theirs was closed.
+        # Addresses, and the times when a connection of theirs was closed.
         self._offenders: dict[str, float] = {}
 
     async def watch(self) -> None:
-        """Watch until cancelled. Does nothing where the kernel does not tell."""
+        """Watch until canceled. Does nothing if the kernel does not count received bytes."""
         if not _FDS.exists() or not hasattr(socket, "TCP_INFO"):
             return
         while True:
             grows = False
-            # Without a free file descriptor it cannot look. It does so as soon as there is one.
+            # Scanning needs a free file descriptor. Without one, the next round tries again.
             with suppress(OSError):
                 grows = await asyncio.to_thread(self.check)
             await asyncio.sleep(_HOT_PERIOD_S if grows else _PERIOD_S)
@@ -170,7 +170,7 @@ class FloodGuard:
         return grows
 
     def _scan(self, delivered: Mapping[Peer, int], now: float) -> int:
-        """Close connections that have received far more in the window than their messages. Returns their number."""
+        """Close connections that received far more in the window than their messages. Returns their number."""
         count = 0
         begin: dict[Peer, tuple[int, int]] = {}
         for peer, connection in connections(self.port):

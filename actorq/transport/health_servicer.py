@@ -1,7 +1,7 @@
-"""The health service grpc.health.v1: whether the services of a server are serving.
+"""The health service grpc.health.v1, which reports whether a server's services are serving.
 
-grpcio's own servicer holds a lock while it writes to a watcher. A watcher that never reads could so keep a server from
-reporting NOT_SERVING.
+grpcio's servicer holds a lock while it writes to a watcher. With it, a watcher that never reads could prevent a server
+from reporting NOT_SERVING.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ _MOST_QUOTED_BYTES = 128
 
 
 class Health(health_pb2_grpc.HealthServicer):
-    """The status of each named service. The empty name means the server as a whole."""
+    """The status of each named service. The empty name is the server as a whole."""
 
     def __init__(self) -> None:
         self._statuses: dict[str, Status] = {}
         self._changed = asyncio.Event()
 
     def set(self, names: Iterable[str], serving: bool) -> None:
-        """Set the status of these services. Never waits."""
+        """Set the status of these services. Never blocks."""
         response = health_pb2.HealthCheckResponse
         self._statuses.update(dict.fromkeys(names, response.SERVING if serving else response.NOT_SERVING))
         changed, self._changed = self._changed, asyncio.Event()
@@ -42,7 +42,7 @@ class Health(health_pb2_grpc.HealthServicer):
     async def Watch(
         self, request: health_pb2.HealthCheckRequest, context: Any
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
-        """Whether a service is serving, now and whenever that changes."""
+        """Whether a service is serving, now and after each change."""
         told: Status | None = None
         while True:
             changed = self._changed

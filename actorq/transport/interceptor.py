@@ -1,4 +1,4 @@
-"""Handles what all calls of a server share: checks of requests, counts, and the map from errors to statuses."""
+"""Handles the common parts of all calls of a server: checks of requests, counts, and error statuses."""
 
 import asyncio
 import inspect
@@ -16,15 +16,15 @@ from actorq.transport.quota import Quota
 from actorq.transport.security.access import Gate
 
 _OWN_SERVICES = ("/actorq.", "/externalscaler.")
-# Answered also at the limit of open calls: the health of a service must not depend on its callers.
+# Answered even at the limit of open calls: a service's health must not depend on its callers.
 _FREE_METHOD = "/grpc.health.v1.Health/Check"
 
 
 def tolerant(deserializer: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """A deserializer that returns the error for the caller where `deserializer` raises. `checked` raises it.
+    """A deserializer that returns the error when `deserializer` raises. `checked` raises the error later.
 
     When a deserializer raises, gRPC answers INTERNAL or UNKNOWN and logs a traceback. With this, a malformed request
-    becomes INVALID_ARGUMENT, and a changed one DATA_LOSS.
+    becomes INVALID_ARGUMENT, and one with a wrong checksum DATA_LOSS.
     """
 
     def deserialize(data: bytes) -> Any:
@@ -39,7 +39,7 @@ def tolerant(deserializer: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 
 def checked(request: Any, streaming: bool) -> Any:
-    """The request, or an iterator over a stream's requests. Raises the error of an unreadable request."""
+    """The request, or an iterator over a stream's requests. Raises the error of a request that cannot be decoded."""
     return _Checked(request) if streaming else _well_formed(request)
 
 
@@ -53,7 +53,7 @@ class _Checked:
         return self
 
     async def __anext__(self) -> Any:
-        # Not earlier: gRPC's iterator warns that it was never awaited when a call is refused unread.
+        # Not earlier: if a call is refused unread, gRPC's iterator would warn that it was never awaited.
         return _well_formed(await anext(aiter(self._requests)))
 
 
@@ -64,15 +64,15 @@ def _well_formed(request: Any) -> Any:
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps all handlers of a server, also those of health and reflection.
+    """Wraps all handlers of a server, including health and reflection.
 
-    A malformed request becomes INVALID_ARGUMENT, a wrong checksum DATA_LOSS, a call beyond the quota
+    A malformed request becomes INVALID_ARGUMENT, a wrong checksum DATA_LOSS, a call above the quota
     RESOURCE_EXHAUSTED. Each domain error has its own status.
 
     counts: counts how the calls of this project's services ended.
-    open_calls: bounds the calls that are open at a time.
-    gate: checks the certificate of each call before all else; None without TLS.
-    traffic: takes the sizes of the messages of each connection.
+    open_calls: bounds the number of open calls.
+    gate: checks the certificate of each call first; None without TLS.
+    traffic: counts the message sizes of each connection.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     async def finished(self, timeout_s: float) -> None:
         """Wait until the handlers of all calls have ended, for `timeout_s` seconds at most.
 
-        A call ends for its client before its handler has cleaned up. asyncio reports a handler that still runs when the
-        event loop closes with a traceback.
+        A call ends for its client before its handler has cleaned up. If a handler still runs when the event loop
+        closes, asyncio prints a traceback.
         """
         if self._handlers:
             await asyncio.wait(self._handlers, timeout=timeout_s)
@@ -110,7 +110,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     def _guarded(
         self, inner: Callable[..., Any], method: str, streams_in: bool, streaming: bool, received: "_Received"
     ) -> Callable[..., Any]:
-        """A handler that admits a call before `inner` runs, and ends a failed one with the status of its error."""
+        """A handler that admits a call before `inner` runs. A failed call ends with the status of its error."""
 
         async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
             try:
@@ -131,7 +131,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return stream if inspect.isasyncgenfunction(inner) else call
 
     def _begin(self, method: str, streaming: bool, context: grpc.aio.ServicerContext, received: "_Received") -> None:
-        """Follow a call, and admit it. Raises an error of the domain for a call that is not admitted."""
+        """Count a call and admit it. Raises an error of the domain if the call is not admitted."""
         if (handler := asyncio.current_task()) is not None:
             self._handlers.add(handler)
             handler.add_done_callback(self._handlers.discard)
@@ -154,7 +154,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
 
 class _Received:
-    """Counts one call's messages for the traffic of its connection. The first one may come before the call begins."""
+    """Counts one call's messages for its connection. The first message may arrive before the call begins."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
@@ -162,14 +162,14 @@ class _Received:
         self._early = 0
 
     def begin(self, context: grpc.aio.ServicerContext) -> None:
-        """Begin the call: from now on its peer is known."""
+        """Begin the call. Its peer is now known."""
         self._peer = peer = context.peer()
         self._traffic.begin(peer)
         self._traffic.add(peer, self._early)
         context.add_done_callback(lambda _: self._traffic.end(peer))
 
     def counted(self, deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-        """A deserializer that counts bytes."""
+        """A deserializer that also counts bytes."""
 
         def counting(data: bytes) -> Any:
             if self._peer:

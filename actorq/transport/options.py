@@ -1,4 +1,4 @@
-"""Limits and keepalive that both ends of every connection share.
+"""Limits and keepalive settings that both ends of every connection share.
 
 Both sides must set keepalive together. A server closes a connection with "too_many_pings" when its clients ping more
 often than it allows.
@@ -14,7 +14,7 @@ from actorq.errors import DeniedError, UserError
 from actorq.transport.security.handshake import shake_hands
 from actorq.transport.security.identity import identity_uri, parse_identity
 
-# gRPC moves 256 KiB to 1 MiB messages fastest (docs/decisions/0003-threads-and-asyncio.md).
+# gRPC sends messages of 256 KiB to 1 MiB fastest (docs/decisions/0003-threads-and-asyncio.md).
 CHUNK_BYTES = 512 * 1024
 UNARY_DEADLINE_S = 10.0
 
@@ -25,8 +25,8 @@ _SHARED = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS // 2),
-    # The kernel of a stopped peer still acknowledges pings in TCP, so only this timeout finds the missing answer. The
-    # default is a minute. With this value the connection to a silent peer ends after 30 s.
+    # The kernel of a stopped peer still acknowledges pings in TCP, so only this timeout detects the missing answer.
+    # gRPC's default is a minute. With this value the connection to a silent peer ends after 30 s.
     ("grpc.http2.ping_timeout_ms", _KEEPALIVE_MS // 2),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
@@ -34,7 +34,7 @@ _SHARED = [
 CLIENT_OPTIONS = [
     *_SHARED,
     ("grpc.initial_reconnect_backoff_ms", 50),
-    # This also bounds the time to connect. With less, most of a thousand clients that come at once could not connect.
+    # This also bounds the time to connect. With less, most of a thousand simultaneous clients could not connect.
     ("grpc.min_reconnect_backoff_ms", 5_000),
     # Calls fail without an attempt during this wait. So it must not exceed the first waits of `transport.reconnect`.
     ("grpc.max_reconnect_backoff_ms", 500),
@@ -45,11 +45,11 @@ CLIENT_OPTIONS = [
 class ServerLimits:
     """Limits on the peers of a server (docs/decisions/0022-bounds-of-peers.md).
 
-    connections: TCP connections, also before their handshake; the process's limit of file descriptors may lower it.
+    connections: TCP connections, including those before the handshake; the file descriptor limit may lower it.
     streams_per_connection: open calls of one connection; its other calls wait at the client.
-    open_calls: calls that are open at a time. calls_of_address: of these from one address; None for half of them.
+    open_calls: maximum number of open calls. calls_of_address: maximum from one address; None for half of open_calls.
     handshake_s: time limit of the TLS and HTTP/2 handshakes.
-    idle_s: a connection without a call is closed after this time.
+    idle_s: a connection is closed after this time without a call.
     """
 
     connections: int = 4096
@@ -60,7 +60,7 @@ class ServerLimits:
     idle_s: float = 300.0
 
 
-# File descriptors that stay free for files, pipes and outgoing connections.
+# File descriptors reserved for files, pipes and outgoing connections.
 _OWN_DESCRIPTORS = 256
 
 
@@ -69,7 +69,7 @@ def server_options(limits: ServerLimits) -> list[tuple[str, int]]:
     return [
         *_SHARED,
         ("grpc.http2.min_ping_interval_without_data_ms", _KEEPALIVE_MS // 2),
-        # With so_reuseport, two servers could listen on one port and share its connections by chance.
+        # With so_reuseport, two servers could listen on one port, and connections would reach either of them.
         ("grpc.so_reuseport", 0),
         ("grpc.max_allowed_incoming_connections", min(limits.connections, _spare_descriptors())),
         ("grpc.max_concurrent_streams", limits.streams_per_connection),
@@ -79,8 +79,8 @@ def server_options(limits: ServerLimits) -> list[tuple[str, int]]:
 
 
 def _spare_descriptors() -> int:
-    """File descriptors that connections may take so that enough remain for files."""
-    import resource  # Windows has none, and only servers need it.
+    """File descriptors that connections may use. Enough others remain for files."""
+    import resource  # Not available on Windows, and only servers need it.
 
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(most - _OWN_DESCRIPTORS, most // 2) if most >= 0 else 2**31 - 1
@@ -90,9 +90,9 @@ def _spare_descriptors() -> int:
 class Certificates:
     """PEM texts for mutual TLS: the authority of all members, and this process's certificate and key.
 
-    directory: the folder that they were read from, or None.
+    directory: the folder of the PEM files, or None.
     readable_key: whether other users may read the key.
-    uris: the URIs among the certificate's alternative names; None where they are not known.
+    uris: the URIs among the certificate's alternative names; None if unknown.
     """
 
     authority: bytes
@@ -106,8 +106,8 @@ class Certificates:
     def of(cls, directory: Path | None, member: str, readable_key: bool = False) -> "Certificates | None":
         """The certificates of one member of a run; None without a folder.
 
-        directory: the member's own folder, as a pod gets it, or a folder of `actorq certificates init` with a folder
-        for each role.
+        directory: the member's folder, as mounted in a pod, or a folder of `actorq certificates init` with a folder for
+            each role.
         """
         if directory is None:
             return None
@@ -118,16 +118,16 @@ class Certificates:
     def load(cls, directory: Path, readable_key: bool = False) -> "Certificates":
         """Read and check ca.crt, tls.crt and tls.key, the names of Kubernetes secrets.
 
-        Raises UserError when a file is missing or no PEM, certificate and key do not belong together, other users may
-        read the key, or the certificate is expired, not valid yet, or not signed by the authority.
+        Raises UserError when a file is missing or not PEM, when certificate and key do not match, when other users may
+        read the key, or when the certificate is expired, not yet valid, or not signed by the authority.
         """
         try:
             read = cls._read(directory, readable_key)
             if not readable_key:
                 _check_private(directory / "tls.key")
-            # gRPC reports a broken certificate only in its own log; to callers it says that it cannot bind the port.
+            # For a broken certificate, gRPC reports only that it cannot bind the port. Its own log has the reason.
             uris = shake_hands(*_files(directory))
-            # A renewal may have replaced the files meanwhile: the checked files must be those that were read.
+            # A renewal may have replaced the files in the meantime. The checked files must be the files that were read.
             is_whole = cls._read(directory) == read
             return replace(read, uris=uris) if is_whole else cls.load(directory, readable_key)
         except ssl.SSLCertVerificationError as error:
@@ -147,7 +147,7 @@ class Certificates:
             ) from None
 
     def require_role(self, role: str, run: str) -> None:
-        """Raise UserError unless this certificate is for this role of this run. Peers check the same."""
+        """Raise UserError unless this certificate is for this role of this run. Peers make the same check."""
         if self.uris is None:
             return
         try:
@@ -161,7 +161,7 @@ class Certificates:
             )
 
     def changed(self) -> bool:
-        """Whether the folder now holds others. False for those that were not read from files, or if reading fails."""
+        """Whether the folder now holds other files. False without a folder, or if reading fails."""
         try:
             return self.directory is not None and self._read(self.directory) != self
         except OSError:

@@ -1,4 +1,4 @@
-"""The number of open calls, which peers share."""
+"""Limits the number of open calls that peers share."""
 
 import threading
 from collections import Counter
@@ -12,9 +12,9 @@ def address_of(peer: str) -> str:
 
 
 class Quota:
-    """At most `total` calls at a time, at most `most` of them for one address, so that no peer takes all.
+    """Allows `total` calls at a time, and `most` of them from one address, so that no peer blocks the others.
 
-    most: None for half of them, because a thousand actors may share the address of one node or gateway. Thread-safe.
+    most: None for half of `total`, because a thousand actors may share the address of a node or gateway. Thread-safe.
     """
 
     def __init__(self, total: int, most: int | None = None) -> None:
@@ -25,7 +25,7 @@ class Quota:
         self._lock = threading.Lock()
 
     def acquire(self, peer: str) -> None:
-        """Acquire one for a peer. Raises ExhaustedError, without acquiring any, if that would exceed a bound."""
+        """Acquire a call for a peer. Raises ExhaustedError, and acquires none, if this would exceed a limit."""
         address = address_of(peer)
         with self._lock:
             if self._sum >= self._total:
@@ -39,11 +39,11 @@ class Quota:
             self._sum += 1
 
     def release(self, peer: str) -> None:
-        """Return one of a peer's."""
+        """Release one call of a peer."""
         address = address_of(peer)
         with self._lock:
             self._sum -= 1
             self._taken[address] -= 1
-            # Entries without any are deleted, so that the table stays bounded.
+            # Empty entries are deleted, so that the table stays bounded.
             if not self._taken[address]:
                 del self._taken[address]

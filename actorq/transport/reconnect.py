@@ -1,4 +1,4 @@
-"""The one retry loop: opens a long stream again after each failure, with exponential backoff and jitter."""
+"""The retry loop: opens a long stream again after each failure, with exponential backoff and jitter."""
 
 import logging
 import math
@@ -14,19 +14,19 @@ from actorq.errors import ActorQError, ExhaustedError, UnavailableError
 
 _log = logging.getLogger(__name__)
 
-# Seconds for which the same error is not logged again.
+# Seconds during which the same error is not logged again.
 _QUIET_S = 60.0
-# Seconds for which a peer may be away without a warning: before its first answer, because services start together and
-# a busy machine takes long, and after it.
+# Seconds that a peer may be away without a warning. The first is for a peer that has never answered, because services
+# start together and a busy machine is slow. The second is for later.
 _STARTING_S, _AWAY_S = 15.0, 2.0
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """Seconds between attempts: they double from `initial_s` to `maximum_s`. Each is drawn from the delay's upper half.
+    """Seconds between attempts. They double from `initial_s` to `maximum_s`. Jitter uses the upper half of each delay.
 
-    In the first `eager_s` seconds without the peer, no delay exceeds `eager_maximum_s`. A peer that starts or moves is
-    back within that time, and its clients find it at once.
+    In the first `eager_s` seconds without the peer, no delay exceeds `eager_maximum_s`. A peer that starts or moves
+    returns within that time, and its clients find it at once.
     """
 
     initial_s: float = 0.1
@@ -35,7 +35,7 @@ class Backoff:
     eager_maximum_s: float = 0.5
 
     def delay(self, failures: int, rng: random.Random, away_s: float = math.inf) -> float:
-        """Seconds to wait after `failures` failures in a row (1 or more). The first was `away_s` seconds ago."""
+        """Seconds to wait after `failures` successive failures (1 or more). The first was `away_s` seconds ago."""
         longest = min(self.maximum_s, self.eager_maximum_s) if away_s < self.eager_s else self.maximum_s
         ceiling = min(longest, self.initial_s * 2.0 ** min(failures - 1, 30))
         return ceiling * rng.uniform(0.5, 1.0)
@@ -53,14 +53,14 @@ def keep_connected(
 ) -> None:
     """Call `connect(connected)` until it returns or `stop` is set. Errors in `retried` lead to another attempt.
 
-    `connect` opens one stream and works on it until it breaks. It calls `connected()` once the peer has answered,
-    which resets the backoff. All other errors are raised, because another attempt would not help.
+    `connect` opens one stream and uses it until it breaks. It calls `connected()` once the peer has answered, which
+    resets the backoff. All other errors are raised, because another attempt would not help.
 
-    The same error is logged once a minute at most: a pod may wait for days for a finished run to continue. The end of a
-    stream that worked is no warning, because servers with TLS end connections now and then. A peer that is away for two
-    seconds is one, or for 15 seconds if it has never answered.
+    The same error is logged at most once a minute, because a pod may wait for days. The end of a working stream gives
+    no warning, because servers with TLS end connections regularly. An absent peer gives one after two seconds, or after
+    15 seconds if it has never answered.
 
-    `on_retry` is called before each retry. A full service raises ExhaustedError, and has room later.
+    `on_retry` is called before each retry. A full service raises ExhaustedError, and may have room later.
     """
     backoff = backoff or Backoff()
     failures = 0

@@ -1,4 +1,4 @@
-"""The one gRPC server: limits, TLS, health, reflection, error statuses, a clear error for a used port, graceful end."""
+"""The gRPC server: limits, TLS, health, reflection, error statuses, a clear error for a used port, graceful stop."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ from actorq.transport.security.renewal import Renewal
 _log = logging.getLogger(__name__)
 
 _LIFE_PERIOD_S = 1.0
-# Time that handlers of canceled calls have to clean up.
+# Time for handlers of canceled calls to clean up.
 _HANDLERS_S = 1.0
 
 
@@ -30,11 +30,11 @@ class Server:
     """A gRPC server on one address, with health and reflection for the added services.
 
     Health has two answers. The server as a whole (the empty name, for liveness) is SERVING after `start`, while the
-    service says that it is alive. Each service (for readiness) is SERVING after `start` or `say_ready`. `stop` first
+    service reports that it is alive. Each service (for readiness) is SERVING after `start` or `say_ready`. `stop` first
     sets both to NOT_SERVING, then lets running calls finish.
 
-    `calls` counts how calls ended. `serving` tells whether the services are SERVING. `alive` is the service's last
-    answer. With certificates, `access` says who may call. Renewed certificates in the folder count from the next
+    `calls` counts how calls ended. `serving` is whether the services are SERVING. `alive` is the service's last answer.
+    With certificates, `access` has the rules for callers. Renewed certificates in the folder apply from the next
     connection on.
     """
 
@@ -67,7 +67,7 @@ class Server:
         self._leaving = False
 
     def bind(self) -> None:
-        """Take the address before `start`, which does it otherwise. Raises UserError when it cannot be bound."""
+        """Bind the address early; otherwise `start` does it. Raises UserError when it cannot be bound."""
         split_address("--listen", self._listen)
         try:
             if self._certificates is None:
@@ -88,7 +88,7 @@ class Server:
     ) -> str:
         """Bind, serve `service_names` (registered at `grpc_server`), and return "HOST:PORT".
 
-        ready: whether the services are SERVING at once. Otherwise the caller has to call `say_ready`.
+        ready: whether the services are SERVING at once. Otherwise the caller must call `say_ready`.
         alive: whether the service makes progress. The event loop asks every second.
 
         Raises UserError when the address cannot be bound.
@@ -115,13 +115,13 @@ class Server:
             self._set_services(True)
 
     async def say_not_serving(self) -> None:
-        """Tell health checks NOT_SERVING, so that no new clients come. The server still takes calls until `stop`."""
+        """Report NOT_SERVING to health checks, so that no new clients connect. Calls still work until `stop`."""
         self._leaving = True
         self._health.set(("",), False)
         self._set_services(False)
 
     async def stop(self, grace_s: float) -> None:
-        """Say NOT_SERVING and refuse new calls. Running calls have `grace_s` seconds, then they are canceled."""
+        """Report NOT_SERVING and refuse new calls. Running calls have `grace_s` seconds, then they are canceled."""
         await self.say_not_serving()
         await self.grpc_server.stop(grace_s)
         await self._interceptor.finished(_HANDLERS_S)

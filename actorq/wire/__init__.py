@@ -1,9 +1,9 @@
-"""Converts between domain objects and messages. No other module knows both.
+"""Converts between domain objects and messages. No other module uses both.
 
-Each pair of functions is `NAME_to_proto` and `NAME_from_proto`. A `Pair` (`actorq.wire.fields`) makes both of one
-declaration, which has each field beside its bound. Segments and tensors have functions of their own, for speed.
-Decoding checks every field against `actorq.wire.bounds` and raises InvalidInputError. The receiving domain object
-checks whether a value fits. Other packages use only the names below, and `bounds`.
+Each pair of functions is `NAME_to_proto` and `NAME_from_proto`. A `Pair` (`actorq.wire.fields`) creates both from one
+declaration of all fields and their bounds. Segments and tensors have their own functions, for speed. Decoding checks
+every field against `actorq.wire.bounds` and raises InvalidInputError. The receiving domain object checks whether a
+value fits. Other packages use only the names below, and `bounds`.
 """
 
 from actorq.wire.policies import (

@@ -1,7 +1,7 @@
 """Checks of the values that a peer sends, against the limits of `domain.limits`.
 
-Each check takes the name of a field and a value, and returns the value. It raises InvalidInputError with the name, the
-limit and the value. docs/reference/limits.md has the limits as a table.
+Each check gets the name of a field and a value, and returns the value. It raises InvalidInputError with the name, the
+limit and the value. docs/reference/limits.md shows the limits as a table.
 """
 
 import math
@@ -24,7 +24,7 @@ C = TypeVar("C", bound=Collection[object])
 
 
 def anything(what: str, value: T) -> T:
-    """A flag, or a number of which each value of its type is good."""
+    """A flag, or a number for which every value of its type is valid."""
     return value
 
 
@@ -42,7 +42,7 @@ def optional_name(what: str, value: str) -> str:
 
 def text(what: str, value: str, most_bytes: int = limits.MAX_TEXT_BYTES) -> str:
     """Text on one line: printable characters, at most `most_bytes` in UTF-8."""
-    # Each character has at least one byte. So a text that is much too long is not encoded.
+    # Each character has at least one byte, so text that is much too long is not encoded.
     if len(value) > most_bytes or len(value.encode("utf-8", "replace")) > most_bytes:
         raise InvalidInputError(
             f"{what}: must have at most {most_bytes} bytes as UTF-8, got {len(value)} characters, {quoted(value)}"
@@ -53,7 +53,7 @@ def text(what: str, value: str, most_bytes: int = limits.MAX_TEXT_BYTES) -> str:
 
 
 def quoted(value: str) -> str:
-    """A peer's text, short and printable, to quote in an error."""
+    """A peer's text, shortened and printable, for an error."""
     return f"'{one_line(value, _LONGEST_QUOTE_BYTES)}'"
 
 
@@ -69,11 +69,11 @@ def between(least: Number, most: Number) -> Callable[[str, Number], Number]:
     return lambda what, value: within(what, value, least, most)
 
 
-# A policy's version, a learner's epoch: 0 for none. A count is a sequence, an incarnation or a counter.
+# A version of a policy or an epoch of a learner; 0 for none. A count is a sequence, an incarnation or a counter.
 version = between(0, limits.MAX_VERSION)
 epoch = between(0, limits.MAX_EPOCH)
 count = between(0, limits.MAX_COUNT)
-# A rate is a number per second or another ratio, a share a part of a whole. Energy has its CO2 in kilograms beside it.
+# A rate is a number per second or another ratio. A share is a part of a whole. Energy comes with its CO2 in kilograms.
 seconds = between(0.0, limits.MAX_SECONDS)
 rate = between(0.0, limits.MAX_RATE)
 share = between(0.0, 1.0)
@@ -110,11 +110,11 @@ def dimensions(what: str, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def shape(what: str, sizes: Sequence[int], element_bytes: int) -> tuple[int, ...]:
-    """The shape of an array of at most `limits.MAX_TENSOR_BYTES`. Takes microseconds for any sizes."""
+    """The shape of an array of at most `limits.MAX_TENSOR_BYTES`. Needs microseconds for any sizes."""
     sizes = dimensions(what, sizes)
     if sizes and min(sizes) < 0:
         raise InvalidInputError(f"{what}: shape must not be negative, got {list(sizes)}")
-    # Sizes are bounded even beside a 0: an empty array must not have a huge size.
+    # Sizes are bounded even if one is 0: an empty array must not have a huge size.
     nbytes = math.prod(sizes) * element_bytes or math.prod(filter(None, sizes)) * element_bytes
     if nbytes > limits.MAX_TENSOR_BYTES:
         raise InvalidInputError(f"{what}: shape must have at most {limits.MAX_TENSOR_BYTES} bytes, got {list(sizes)}")
@@ -134,7 +134,7 @@ def duration_s(what: str, value: Duration, least: float, most: float) -> float:
 
 
 def page_token(what: str, value: str) -> str:
-    """The token of the page before: a version in decimal digits, or empty."""
+    """The token of the previous page: a version in decimal digits, or empty."""
     if value and not (len(value) <= limits.MAX_PAGE_TOKEN_CHARACTERS and value.isascii() and value.isdecimal()):
         raise InvalidInputError(f"{what}: must be the next_page_token of the page before, got {quoted(value)}")
     return value

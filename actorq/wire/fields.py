@@ -1,4 +1,4 @@
-"""Pairs of a message and its domain object: one declaration of the fields and their bounds gives both directions."""
+"""Pairs a message with its domain object. One declaration of fields and bounds gives both directions."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,9 +19,9 @@ _DECODED = object()
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """How a value travels that is not the same in a message.
+    """The conversion of a value whose form differs in a message.
 
-    decode: takes the name of the field in errors and the field, and checks it.
+    decode: checks and converts a field. It gets the field's name for errors, and the field.
     absent: the value for a message without the field; by default an empty field is decoded.
     """
 
@@ -33,12 +33,12 @@ class Kind:
 class Pair(Generic[M, T]):
     """A message and its domain object, whose fields have the same names.
 
-    domain: makes the object of its fields. May raise InvalidInputError unless they fit each other.
-    fields: by kind, the names of its fields, separated by spaces; OBJECT=MESSAGE where the names differ. A kind is a
-        check of `bounds` for a value that travels as it is, a `Kind`, or the pair of a message within the message. A
-        number or text that is `optional` in the message is None where it is absent.
-    prefix: stands before the names in errors.
-    peer: who sends the message, if it has the sender's contract. Another contract is a ConflictError.
+    domain: creates the object from its fields. May raise InvalidInputError when they do not fit each other.
+    fields: for each kind, the names of its fields, separated by spaces; OBJECT=MESSAGE if the names differ. A kind is a
+        check of `bounds` for a value with the same form in both, a `Kind`, or the pair of a nested message. A number or
+        text that is `optional` in the message is None if absent.
+    prefix: precedes the names in errors.
+    peer: the sender, if the message contains the sender's contract. Another contract raises ConflictError.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Pair(Generic[M, T]):
 
 
 def nested(encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> Kind:
-    """A message within a message. Errors have the names of its own fields."""
+    """A nested message. Errors have the names of its own fields."""
     return Kind(encode, lambda what, message: decode(message))
 
 
@@ -93,7 +93,7 @@ def _kind(declared: Any) -> Kind:
 
 
 def optional(declared: Any, absent: Any = None) -> Kind:
-    """A message within a message, and the value where there is none."""
+    """A nested message, and the value if it is absent."""
     return replace(_kind(declared), absent=absent)
 
 
@@ -117,7 +117,7 @@ def named(check: Check, most: int) -> Kind:
 
 
 def enumeration(enum: Any, numbers: Mapping[Any, int], older: Mapping[int, Any] | None = None) -> Kind:
-    """Values by their numbers in a message. older: values of further numbers, which we do not send."""
+    """Values with their numbers in a message. older: values of further numbers, which this version never sends."""
     values = {number: value for value, number in numbers.items()} | dict(older or {})
 
     def encode(value: Any) -> int:

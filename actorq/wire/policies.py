@@ -30,15 +30,15 @@ from actorq.wire.processes import PROCESS
 from actorq.wire.tensors import TIME, duration
 
 MAX_POLICY_MESSAGES = 8 * 1024
-"""Senders use chunks of 512 KiB. Many tiny chunks are refused, because each message needs extra memory."""
+"""Senders use chunks of 512 KiB. A blob with many tiny chunks is refused, because each message needs extra memory."""
 
 _MAX_PAGE_SIZE = 1000
-# From a nanosecond to longer than any service's grant.
+# From a nanosecond to more than any service grants.
 _HOLD_S = (1e-9, 366 * 86_400.0)
 
 # Unknown encodings are kept.
 ENCODINGS = many(bounds.anything, limits.MAX_ENCODINGS)
-# Signed weights are the default, as for older peers.
+# Signed weights are the default, as in older peers.
 WEIGHT_ENCODING = enumeration(
     policy_pb2.WeightEncoding,
     {SIGNED: policy_pb2.WEIGHT_ENCODING_UNSPECIFIED, UNSIGNED: policy_pb2.WEIGHT_ENCODING_UNSIGNED},
@@ -47,7 +47,7 @@ WEIGHT_ENCODING = enumeration(
 
 
 def _error(what: str, value: float) -> float:
-    # The fidelity gate has refused a policy with an infinite error.
+    # The fidelity gate refuses a policy with an infinite error.
     return value if value == math.inf else bounds.amount(what, value)
 
 
@@ -115,7 +115,7 @@ _VARIANT = Pair(
 
 
 def _retained(schemes: tuple[str, ...], variants: tuple[Variant, ...], **fields: Any) -> RetainedPolicy:
-    # An older quantizer tells schemes only.
+    # An older quantizer reports only schemes.
     return RetainedPolicy(variants=variants or tuple(map(Variant, schemes)), **fields)
 
 
@@ -150,7 +150,7 @@ receipt_from_proto = _RECEIPT.from_proto
 def receipt_to_proto(receipt: Receipt) -> quantizer_pb2.Receipt:
     """Encode a receipt."""
     message = _RECEIPT.to_proto(receipt)
-    # Each policy with very many actions would fit a message, but not the policies in several schemes.
+    # One policy with very many actions would fit into a message, but policies in several schemes might not.
     if message.ByteSize() > MAX_MESSAGE_BYTES // 2:
         for policy in message.policies:
             policy.fidelity.ClearField("outputs")
@@ -159,7 +159,7 @@ def receipt_to_proto(receipt: Receipt) -> quantizer_pb2.Receipt:
 
 @dataclass(frozen=True)
 class PolicyRequest:
-    """A request for a policy of a scheme. Version 0 is the newest; a watcher gets versions above `version`."""
+    """A request for a policy of a scheme. Version 0 is the newest. A watcher gets versions above `version`."""
 
     scheme: str
     version: int
@@ -174,7 +174,7 @@ class PolicyRequest:
 
 @dataclass(frozen=True)
 class PageRequest:
-    """A page of at most `size` retained versions (0 for the default), after the page that gave `token`."""
+    """A page of at most `size` retained versions (0 for the default), after the page that returned `token`."""
 
     size: int
     token: str
@@ -217,7 +217,7 @@ hold_request_from_proto = Pair(
 
 
 class PolicyAssembler:
-    """Assembles and checks the policies of one stream: for each its descriptor, then the parts of its model.
+    """Assembles and checks the policies of one stream: each has a descriptor, then the parts of its model.
 
     variant: the requested variant.
     """
@@ -229,10 +229,10 @@ class PolicyAssembler:
         self._count = 0
 
     def add(self, response: quantizer_pb2.WatchPoliciesResponse | quantizer_pb2.GetPolicyResponse) -> Policy | None:
-        """Add the next message. Returns the policy if it is complete.
+        """Add the next message. Returns the policy when it is complete.
 
-        Raises InvalidInputError for messages out of order, a truncated or oversized blob, or a size, digest, version
-        or scheme other than announced. Raises ExhaustedError above the limits. No message can follow an error.
+        Raises InvalidInputError for messages out of order, a truncated or oversized blob, or a size, digest, version or
+        scheme that differs from the header. Raises ExhaustedError above the limits. No message can follow an error.
         """
         self._count += 1
         if self._count > MAX_POLICY_MESSAGES:

@@ -1,4 +1,4 @@
-"""Messages about a run: an actor that joins it, reports of its actors, greedy episodes, its status."""
+"""Messages about a run: a joining actor, reports of actors, greedy episodes, the run's status."""
 
 import math
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from actorq.wire.processes import PROCESS
 from actorq.wire.tensors import duration
 from actorq.wire.trajectories import ENVIRONMENT, ENVIRONMENT_ARGUMENTS, EVALUATION
 
-# Environments take seeds up to this value. An actor adds the number of the environment to it.
+# Largest seed of an environment. An actor adds the environment's index to it.
 _MAX_SEED = 2**31 - 1
 _WATCH_PERIOD_S = (0.05, 3600.0)
 
@@ -92,7 +92,7 @@ stream_opening_to_proto, stream_opening_from_proto = Pair(
     },
 ).both
 
-# Older learners do not tell the patience, and 0 as the share.
+# Older learners do not send the patience, and send 0 as the share.
 _PATIENCE = optional(duration(0.0, limits.MAX_PATIENCE_S), RunSpec.policy_patience_s)
 
 
@@ -227,7 +227,7 @@ _STATUS = Pair(
         bounds.figure: "training_return target_return",
         bounds.share: "target_success",
         bounds.version: "policy_version",
-        # A loss or figure of NaN or infinity shows that training diverged.
+        # A loss or figure that is NaN or infinite shows that training diverged.
         bounds.anything: "loss quantizer_connected",
         named(bounds.anything, limits.MAX_FIGURES): "figures",
         optional(EVALUATION): "evaluation",

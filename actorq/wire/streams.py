@@ -23,7 +23,7 @@ from actorq.wire.trajectories import evaluation_to_proto, segment_to_proto
 
 @dataclass(frozen=True)
 class Reported:
-    """An actor's report, and the highest sequence that it sent before the report."""
+    """An actor's report, and the highest sequence that the actor sent before it."""
 
     report: ActorReport
     sent_sequence: int
@@ -31,7 +31,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class StreamAnswer:
-    """A learner's answer on an actor's stream: `StreamTrajectoriesResponse` in protos/actorq/v1/learner.proto.
+    """A learner's answer in an actor's stream: `StreamTrajectoriesResponse` in protos/actorq/v1/learner.proto.
 
     evaluate_version: the version to evaluate next; 0 for none. stop: whether the run is over.
     """
@@ -45,7 +45,7 @@ class StreamAnswer:
 
     @property
     def directive(self) -> learner_pb2.Directive:
-        """What the actor does next."""
+        """The actor's next action."""
         if self.stop:
             return learner_pb2.DIRECTIVE_STOP
         return learner_pb2.DIRECTIVE_EVALUATE if self.evaluate_version else learner_pb2.DIRECTIVE_UNSPECIFIED
@@ -78,7 +78,7 @@ stream_answer_to_proto, stream_answer_from_proto = Pair(
         bounds.count: "acknowledged=acknowledged_sequence credit_through=credit_through_sequence"
         " durable=durable_sequence max_steps_per_policy",
         bounds.version: "evaluate_version",
-        # An unknown directive is none.
+        # An unknown directive counts as none.
         bounds.anything: "directive",
     },
 ).both
@@ -105,7 +105,7 @@ class CheckpointHeader:
 
 @dataclass(frozen=True)
 class Ready:
-    """A quantizer's state: the graph and version that it has, and the encodings of blobs that it takes."""
+    """A quantizer's state: its graph and version, and the encodings of blobs that it decodes."""
 
     newest_version: int
     graph_digests: tuple[bytes, ...]
@@ -169,7 +169,7 @@ ready_to_proto, ready_from_proto = Pair(
 
 
 def publication_to_proto(publication: Opening | Evaluation) -> quantizer_pb2.PublishCheckpointsRequest:
-    """Encode a message without a blob of a learner's stream."""
+    """Encode a message of a learner's stream that has no blob."""
     if isinstance(publication, Opening):
         return quantizer_pb2.PublishCheckpointsRequest(open=opening_to_proto(publication))
     return quantizer_pb2.PublishCheckpointsRequest(evaluation=evaluation_to_proto(publication))

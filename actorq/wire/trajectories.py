@@ -56,7 +56,7 @@ def _leaf_from_proto(message: trajectory_pb2.Leaf) -> Leaf:
 
 
 def _environment(observations: ArraySpec, leaves: tuple[Leaf, ...], **fields: Any) -> EnvironmentSpec:
-    """The spec, unless its parts do not fit each other."""
+    """The spec. Raises InvalidInputError when its parts do not fit each other."""
     if len({leaf.name for leaf in leaves}) < len(leaves) or sum(leaf.kind == "mask" for leaf in leaves) > 1:
         raise InvalidInputError("environment.leaves: a name, or a mask, came twice")
     if leaves and observations != ArraySpec((packed_nbytes(leaves),), "uint8"):
@@ -92,7 +92,7 @@ def _environment(observations: ArraySpec, leaves: tuple[Leaf, ...], **fields: An
 
 
 def _stack(what: str, frames: int) -> int:
-    # 0 for no stack.
+    # 0 means no stack.
     return max(1, bounds.within(what, frames, 0, limits.MAX_FRAME_STACK))
 
 
@@ -117,7 +117,7 @@ ENVIRONMENT = Pair(
 environment_to_proto, environment_from_proto = ENVIRONMENT.both
 
 
-# By hand, because a segment may have many: a Pair takes twice as long.
+# Written by hand, because a segment may have many episodes and a Pair takes twice as long.
 def episode_to_proto(episode: Episode) -> trajectory_pb2.Episode:
     """Encode an episode."""
     return trajectory_pb2.Episode(**episode._asdict())

@@ -1,1 +1,1 @@
-"""Parts that schemes share: choice of layers, integers for weights and activations, prepared models."""
+"""Parts that schemes share: choice of layers, rounding of weights and activations, prepared models."""

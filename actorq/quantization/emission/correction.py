@@ -2,18 +2,17 @@
 
 There are two corrections, in this order. W' denotes the weights after rounding.
 
-- Linear layers of at most `MOST_INPUTS` inputs are rounded with error feedback (emission.rounding). That takes 0.3 to
-  0.5 ms for 64 x 64 weights, and two to three times that for 128 x 128. A version takes 1.2 ms without it. In wider
-  layers more errors cancel by chance, so they are rounded to nearest.
+- Linear layers of at most `MOST_INPUTS` inputs are rounded with error feedback (emission.rounding). For 64 x 64 weights
+  this adds 0.3 to 0.5 ms to a version. In wider layers more errors cancel by chance, so weights are rounded to nearest.
 - The bias of a linear layer absorbs the mean of the remaining error: b' = b + (W - W') mean(x). The mean of the layer's
   outputs over the calibration batch then equals that of FP32. A layer without a bias gets one. This is bias correction,
-  Nagel et al. 2019 (arXiv 1906.04721), section 4.2, with means of observations instead of batch normalization's.
+  Nagel et al. 2019 (arXiv 1906.04721), section 4.2, with means of observations instead of batch normalization's means.
 
-int8 layers of more than `WIDEST_INT8` inputs are not corrected. The correction would remove 5 to 10% of their error,
-but emission would have to wait for the FP32 run. For 4-bit weights it removes 30 to 40% at any width.
+int8 layers of more than `WIDEST_INT8` inputs are not corrected. The correction would remove little of their error, and
+emission would have to wait for the FP32 run. For 4-bit weights it removes 30 to 40% at any width.
 
-Convolutions are not corrected. In a trained Nature CNN the errors stayed the same within 2% with the mean of each input
-channel over all places. The correction would also have to fetch their inputs.
+Convolutions are not corrected. In a trained Nature CNN, the correction changed errors by less than 2%. It would also
+need the inputs of the convolutions.
 """
 
 from collections.abc import Sequence
@@ -32,9 +31,9 @@ WIDEST_INT8 = 256
 
 
 class Correction:
-    """Corrects the rounding of a plan's layers; corrects nothing if `on` is False.
+    """Corrects the rounding errors of a plan's layers; corrects nothing if `on` is False.
 
-    layers: the quantized layers. Those with an input that is neither a data input nor a node's output are left.
+    layers: the quantized layers. Layers whose input is neither a data input nor a node's output are not corrected.
     widest: maximum number of inputs of a corrected layer.
     """
 
@@ -45,14 +44,14 @@ class Correction:
         needs = [Observed(layer.input, Statistic.MEAN) for layer in self._layers]
         needs += [Observed(layer.input, Statistic.MOMENTS) for layer in self._layers if self._passes_on(layer)]
         self.observed = tuple(dict.fromkeys(needs))
-        """The statistics that the correction needs."""
+        """The statistics that the correction uses."""
 
     def bias_name(self, layer: Layer) -> str:
         """The name of a layer's bias: a new one for a correction, its parameter's name, or empty for none."""
         return f"{layer.weight}:{layer.nodes[0]}:bias" if layer in self._layers else layer.bias or ""
 
     def feedback(self, layers: Sequence[Layer], statistics: Statistics) -> ErrorFeedback | None:
-        """The error feedback for the weight of these layers; None to round to nearest."""
+        """The error feedback for the common weight of these layers; None to round to nearest."""
         if not all(map(self._passes_on, layers)):
             return None
         moments = [statistics[Observed(layer.input, Statistic.MOMENTS)] for layer in layers]
@@ -77,7 +76,7 @@ class Correction:
             if layer in self._layers:
                 error = rounded.mean_error(weight, statistics[Observed(layer.input, Statistic.MEAN)].astype(np.float32))
                 corrected = error if bias is None else bias + error
-                # Weights near the end of float32 may have errors beyond its range.
+                # For weights near float32's limit, errors may exceed its range.
                 bias = np.where(np.isfinite(corrected), corrected, np.float32(0) if bias is None else bias)
             if bias is not None:
                 found[self.bias_name(layer)] = bias

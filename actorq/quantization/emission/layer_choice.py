@@ -1,4 +1,4 @@
-"""Selects the layers of a graph that a scheme quantizes, with reasons for the others."""
+"""Selects the layers of a graph that a scheme quantizes, with a reason for each other layer."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ NOT_A_LAYER = "no linear layer or convolution uses it"
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """The quantized layers, and for every layer by name the reason why it is not quantized (empty if it is).
+    """The quantized layers, and for every layer by name the reason against quantization (empty if quantized).
 
-    A weight of several nodes is quantized for all of them or for none. stored: the layers that are stored as int8 and
-    computed in float, one for each weight.
+    If several nodes share a weight, it is quantized for all of them or for none. stored: layers stored as int8 and
+    computed in float, one layer for each weight.
     """
 
     layers: tuple[Layer, ...]
@@ -37,9 +37,9 @@ def select(
 ) -> LayerChoice:
     """Choose the layers of a scheme.
 
-    unfit: the reason why the scheme cannot quantize a layer; empty if it can.
-    ends: whether the scheme quantizes first and last layers. It always quantizes recurrent ones that it can.
-    exact: tensors that lose nothing in quantization. A layer that reads one need not stay in float as first layer.
+    unfit: returns the reason why the scheme cannot quantize a layer; empty if it can.
+    ends: whether the scheme quantizes first and last layers. It quantizes every recurrent layer that it can.
+    exact: tensors that lose nothing in quantization. A layer that reads one need not stay in float as a first layer.
 
     Raises InvalidInputError when `options.keep_float` contains an unknown layer.
     """
@@ -47,7 +47,7 @@ def select(
     reasons: dict[str, str] = {}
     for node in graph.model.graph.node:
         for name in reads(node):
-            # A bias or a mean may be [1, N].
+            # The shape of a bias or a mean may be [1, N].
             if name in weights or sum(size > 1 for size in graph.parameters.get(name, ())) > 1:
                 reasons.setdefault(layer_name(name), NOT_A_LAYER)
     if unknown := sorted(options.keep_float - reasons.keys()):
@@ -74,7 +74,7 @@ def unfit_for_linear(layer: Layer) -> str:
 def _reason(layer: Layer, options: Options, unfit: Callable[[Layer], str], ends: bool, exact: bool) -> str:
     if reason := unfit(layer):
         return reason
-    # One operator computes both products of a recurrent layer, and its gates even out their error.
+    # One operator computes both products of a recurrent layer. Its gates reduce the error.
     at_end = not ends and layer.kind != RECURRENT
     if at_end and layer.first and not exact:
         return FIRST

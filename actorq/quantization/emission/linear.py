@@ -1,4 +1,4 @@
-"""Linear layers as single nodes with integer weights, LSTMs and GRUs. int8 and int4 share this module."""
+"""Quantizes linear layers, LSTMs and GRUs to single nodes with integer weights. Used by int8 and int4."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ from actorq.quantization.training import TrainingForm
 
 @dataclass(frozen=True)
 class LinearScheme:
-    """The rules by which a scheme quantizes linear layers. unfit: as in `select`. widest: as in Correction.
+    """A scheme's rules for linear layers. unfit: see `select`. widest: see Correction.
 
-    node: the node of a layer, given the names of its integers, its scales, and its bias or an empty name.
-    rounded: a layer's weight float32[N, K] in integers, perhaps with error feedback.
+    node: returns the node of a layer. Its arguments are the names of integers, scales, and bias (empty for none).
+    rounded: rounds a layer's weight float32[N, K] to integers, with error feedback if given.
     """
 
     unfit: Callable[[Layer], str]
@@ -38,7 +38,7 @@ class LinearScheme:
 
 
 class LinearPlan:
-    """Quantizes the linear layers that have a layer before and after them, or all with `Options.ends`."""
+    """Quantizes the linear layers between other layers, or all linear layers with `Options.ends`."""
 
     def __init__(self, graph: Graph, options: Options, scheme: LinearScheme) -> None:
         self._scheme = scheme
@@ -47,7 +47,7 @@ class LinearPlan:
         self._linear = tuple(layer for layer in self._selection.layers if layer.kind != RECURRENT)
         self._correction = Correction(graph, self._linear, options.compensate, scheme.widest)
         self.observed = self._correction.observed
-        # A weight of several layers is stored once for each orientation.
+        # A weight that several layers share is stored once for each orientation.
         self._layers: dict[str, tuple[Layer, ...]] = {}
         nodes = {}
         for layer in self._linear:
@@ -64,7 +64,7 @@ class LinearPlan:
         self._skeleton = Skeleton(graph, [*self._storage.nodes, *kept])
 
     def training(self) -> Mapping[str, TrainingForm]:
-        """The form of each quantized layer for training, by its name."""
+        """The training form of each quantized layer, by its name."""
         return {layer.name: self._scheme.training(layer) for layer in self._linear}
 
     def emit(self, parameters: Parameters, statistics: Statistics, metadata: Mapping[str, str]) -> Emission:

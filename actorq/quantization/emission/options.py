@@ -10,11 +10,11 @@ class Options:
     """Options of a plan besides its scheme.
 
     ends: also quantize the first and last layers.
-    per_tensor_error: relative error of a layer's weights up to which all channels share one scale. It is the Frobenius
-        norm for each channel, then the root mean square over channels. 0 gives each channel its own scale.
+    per_tensor_error: largest relative error of a layer's weights at which all channels share one scale. It is the
+        Frobenius norm per channel, then the root mean square over channels. 0 gives each channel its own scale.
     keep_float: names of layers that must stay in float.
-    int8_storage: store the weights of layers that stay in float as int8, but compute in float32 (emission.storage). The
-        scheme fp32 does not, nor do layers in `keep_float`. In int8-weights, `per_tensor_error` counts.
+    int8_storage: store the weights of layers in float as int8, but compute in float32 (emission.storage). Not for the
+        scheme fp32 or layers in `keep_float`. int8-weights then applies `per_tensor_error`.
     compensate: correct the rounding of weights with statistics of the calibration batch (emission.correction). If
         False, weights are rounded to nearest, and biases are unchanged.
     """

@@ -1,9 +1,9 @@
-"""Writes the models with which a process finds out what ONNX Runtime computes exactly here (actorq.arithmetic).
+"""Writes the models that test which products ONNX Runtime computes exactly on a processor (actorq.arithmetic).
 
-They are files, because actors do without onnx. Run this module to make them anew. Each has the products that schemes
-emit, and the same products in float32, which are exact for integers below 2^24. Its outputs are the largest differences
-of both. Weights and inputs are of extreme sizes: where pairs of products are added in 16 bits, sums such as
-127 x 255 + 127 x 255 saturate.
+The models are files, because actors work without onnx. Run this module to write them again. Each model has the products
+that schemes emit, and the same products in float32, which are exact for integers below 2^24. Its outputs are the
+largest differences between the two. Weights and inputs are extreme: if pairs of products are added in 16 bits,
+sums such as 127 x 255 + 127 x 255 saturate.
 """
 
 from collections.abc import Mapping
@@ -22,14 +22,14 @@ from actorq.quantization.nodes import MICROSOFT
 _UNITS = 48
 _OPSETS = (helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1))
 _IR_VERSION = 8
-# The scale of a convolution's uint8 outputs: a power of two, with which the largest sums fit.
+# The scale of a convolution's uint8 outputs: a power of two at which the largest sums fit.
 _STEP = 2.0**16
 
 
 def int8_probe() -> bytes:
     """The products of int8 and int8-static with signed weights: inputs rows float32[B, 64], pixels uint8[B, 16, 4, 4].
 
-    The rows are integers from 0 to 255 and have both, so that DynamicQuantizeLinear changes nothing.
+    Each input row contains both 0 and 255 as integers, so DynamicQuantizeLinear changes nothing.
     """
     linear, kernels = _extreme((_UNITS, INT8_INPUTS)), _extreme((32, *PIXELS[:1], 3, 3))
     constants = {
@@ -96,7 +96,7 @@ def int4_probe() -> bytes:
 
 
 def _extreme(shape: tuple[int, ...]) -> NDArray[np.int8]:
-    """Weights of -127 and 127; those of the first unit are all 127: int8[units, ...]."""
+    """Weights of -127 and 127; the first unit has only 127: int8[units, ...]."""
     weights = (np.random.default_rng(0).choice([-1, 1, 1], shape) * INT8_LARGEST).astype(np.int8)
     weights[0] = INT8_LARGEST
     return weights

@@ -1,13 +1,13 @@
 """LSTMs and GRUs with integer weights, for int8.
 
-An LSTM becomes a DynamicQuantizeLSTM of com.microsoft. ONNX Runtime quantizes its inputs over the whole tensor, and its
-hidden state at each step over the rows, both to uint8 as in DynamicQuantizeLinear. Products are of integers, and gates
-and states are float32. Both weights, of the inputs and of the hidden state, are int8, with the scales of quantize_int8.
+An LSTM becomes a DynamicQuantizeLSTM of com.microsoft. ONNX Runtime quantizes both its inputs and its hidden state to
+uint8, as in DynamicQuantizeLinear: inputs over the whole tensor, the state at each step over the rows. Products use
+integers. Gates and states are float32. Both weights are int8, with the scales of quantize_int8.
 
-ONNX Runtime has no such operator for GRU and RNN. A GRU over one step, as in a policy that takes its state as an input,
-becomes two DynamicQuantizeMatMul, as of linear layers, and float32 operators for the gates. With x and h the input and
-the state, float32[1, B, K] and [1, B, H] (Cho et al. 2014, arXiv 1406.1078, eq. 5 to 8, with the reset gate after the
-product, as torch and cuDNN have it):
+ONNX Runtime has no such operator for GRU and RNN. A GRU over one step becomes two DynamicQuantizeMatMul, as in linear
+layers, and float32 operators for the gates. A policy whose state is an input has such a GRU. x and h are the input and
+the state, float32[1, B, K] and [1, B, H] (Cho et al. 2014, arXiv 1406.1078, eq. 5 to 8). The reset gate follows the
+product, as in torch and cuDNN:
 
     z, r = sigmoid((W x + b_W)_zr + (R h + b_R)_zr),  n = tanh((W x + b_W)_n + r (R h + b_R)_n),  h' = n + z (h - n)
 """
@@ -28,15 +28,15 @@ from actorq.quantization.layers import RECURRENT, Layer, layer_name
 from actorq.quantization.nodes import MICROSOFT, attributes_of, readers_of
 
 _INPUTS = 8
-# A scale for each channel costs 4 to 8% of a call's time. So one scale may lose this many times more than elsewhere.
+# Separate scales for channels cost 4 to 8% of a call's time. One scale may therefore have this many times more error.
 _PER_TENSOR = 2.0
-# The form of torch's GRUs, and the defaults of the operator.
+# Attributes of torch's GRUs, and the defaults of the operator.
 _PLAIN_GRU = {"direction": b"forward", "linear_before_reset": 1, "layout": 0, "clip": 0.0, "activations": []}
 _DEFAULTS = _PLAIN_GRU | {"linear_before_reset": 0}
 
 
 def unfit_for_recurrence(graph: Graph, options: Options) -> Callable[[Layer], str]:
-    """Why a recurrent layer cannot be computed with integers; empty if it can. Both its weights are so or neither."""
+    """Why a recurrent layer cannot use integer products; empty if it can. Both its weights get one result."""
     nodes, readers = graph.model.graph.node, readers_of(graph.model.graph)
     outputs = {value.name for value in graph.model.graph.output}
 
@@ -60,7 +60,7 @@ class RecurrentLayers:
     """The integer LSTMs and GRUs of a plan.
 
     layers: the quantized layers of the plan. per_tensor_error: as in Options.
-    nodes: the new nodes, by the index of the node that they replace.
+    nodes: the new nodes, by the index of the replaced node.
     """
 
     def __init__(self, graph: Graph, layers: Sequence[Layer], per_tensor_error: float) -> None:
@@ -125,7 +125,7 @@ def _is_one_plain_step(gru: onnx.NodeProto, graph: Graph) -> bool:
 
 
 def _gru(gru: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """The nodes of one step. Their tensors have names that begin with the weight's."""
+    """The nodes of one step. The names of their tensors begin with the weight's name."""
     x, (w, r), state = gru.input[0], gru.input[1:3], gru.input[5]
     steps, last = [*gru.output, ""][:2]
     after = last or f"{w}:after"

@@ -1,18 +1,18 @@
-"""Rounds weights so that the errors of a row cancel on the inputs of the layer.
+"""Rounds weights so that the errors in a row cancel out on the layer's inputs.
 
 Rounding to the nearest integer minimizes the error of the weights, not of the layer's outputs. Let w float[K] be a row
 in units of its scale, q its integers, and H the mean of x x^T over the layer's inputs x. The output error is
 
     mean of (w x - q x)^2 = (w - q) H (w - q)^T
 
-Here weights are rounded one after another. Later weights compensate the error of earlier ones. This is optimal brain
-quantization (Frantar and Alistarh 2022, arXiv 2208.11580) in GPTQ's fixed order (Frantar et al. 2022, arXiv 2210.17323,
-sections 3.2 and 3.3). GPTQ updates the remaining weights with a Cholesky factor of the inverse of H. The same integers
-follow without an inverse: with H = M M^T and M upper triangular,
+This module rounds weights one after another. Later weights compensate for the error of earlier ones. This is optimal
+brain quantization (Frantar and Alistarh 2022, arXiv 2208.11580) in GPTQ's fixed order (Frantar et al. 2022, arXiv
+2210.17323, sections 3.2 and 3.3). GPTQ updates the remaining weights with a Cholesky factor of the inverse of H. The
+same integers follow without an inverse: with H = M M^T and M upper triangular,
 
     q_j = clip(rint(w_j + sum over k < j of (w_k - q_k) M_kj / M_jj))
 
-Reason: (M^-1)^T M^-1 = H^-1 is the factorization that GPTQ uses, and its updates of one weight add up to this sum.
+Reason: GPTQ uses the factorization (M^-1)^T M^-1 = H^-1, and its updates of one weight add up to this sum.
 """
 
 import numpy as np
@@ -22,14 +22,14 @@ from actorq.quantization.calibration import SINGLE_THREADED_PRODUCTS
 
 # OpenBLAS multiplies a matrix of this many values with a vector on the calling thread.
 _MOST_VALUES = 8192
-# Share of the mean of H's diagonal that is added to the diagonal. H is singular when inputs are always 0, when inputs
-# are copies of each other, or when there are fewer observations than inputs. GPTQ uses 0.01. Here observations are few
-# and come from exploring actors, so they get less weight. docs/concepts/schemes.md has the effect.
+# Share of the mean of H's diagonal that is added to the diagonal. H is singular when inputs are always 0 or copies of
+# each other, or when there are fewer observations than inputs. GPTQ uses 0.01. Here observations are few and come from
+# exploring actors, so they get less weight. docs/concepts/schemes.md shows the effect.
 DAMPING = 0.1
 
 
 class ErrorFeedback:
-    """Passes the errors of weights on to later weights. Depends only on a layer's inputs.
+    """Compensates errors of weights in later weights. Depends only on a layer's inputs.
 
     moments: float64[K, K], the mean of x x^T over inputs x of the layer.
     """
@@ -37,27 +37,27 @@ class ErrorFeedback:
     def __init__(self, moments: NDArray[np.float64]) -> None:
         inputs = len(moments)
         damping = DAMPING * float(np.diagonal(moments).mean())
-        # Row j: factors of the errors of the weights up to j. In float64, because sums of errors cancel.
+        # Row j has the factors for the errors of weights up to j. In float64, because sums of errors cancel.
         self._factors = np.eye(inputs)
         if np.isfinite(moments).all() and damping > 0:
             try:
                 upper = np.linalg.cholesky((moments + damping * self._factors)[::-1, ::-1])[::-1, ::-1]
             except np.linalg.LinAlgError:
-                # If the matrix is singular in float64 even so, no errors are passed on.
+                # The matrix is still singular in float64, so no errors are compensated.
                 return
             self._factors = np.ascontiguousarray((upper / np.diagonal(upper)).T)
 
     def round(
         self, weight: NDArray[np.float32], scale: NDArray[np.float32], block: int, lowest: int, highest: int
     ) -> NDArray[np.float64]:
-        """Rounded weights [N, K], whole numbers from lowest to highest, of float32[N, K] with a scale for each block.
+        """Round float32[N, K] to whole numbers [N, K] from lowest to highest, with a scale for each block.
 
         scale: float32[N, B] or [1, B], none of them 0.
         block: number of inputs that share a scale; the last block may have fewer.
         """
         units, inputs = weight.shape
         values = np.empty((inputs, units))
-        # This many output channels at a time, so that products of matrices and vectors stay on this thread.
+        # The number of output channels per step. It keeps matrix products on the calling thread.
         step = max(1, min(_MOST_VALUES // inputs, SINGLE_THREADED_PRODUCTS // inputs**2))
         for first in range(0, units, step):
             part = slice(first, first + step)
@@ -77,7 +77,7 @@ class ErrorFeedback:
             part, unit = slice(start, end), scale[:, number]
             exact = weight[part] / unit
             factors = self._factors[part, part]
-            # The target of each weight given the rounded weights before it. Errors of earlier blocks have other units.
+            # The targets of the weights, given earlier rounded weights. Errors of earlier blocks have other units.
             wanted = factors @ exact + self._factors[part, :start] @ errors[:start] / unit
             rounded = values[part]
             for j, (row, target, value) in enumerate(zip(factors, wanted, rounded, strict=True)):

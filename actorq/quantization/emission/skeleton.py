@@ -1,4 +1,4 @@
-"""A model with empty slots for its weights. Every version fills them anew."""
+"""A prepared model with empty slots for its weights. Every version fills the slots anew."""
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
@@ -22,16 +22,16 @@ _RAW_DATA = 9 << 3 | 2
 class Skeleton:
     """A prepared model. Filling it only copies bytes.
 
-    graph: the source of the model; it is copied.
-    nodes: the nodes of the emitted model in topological order. Nodes without readers are dropped.
+    graph: the source graph; it is copied.
+    nodes: the nodes of the emitted model in topological order. Unused nodes are dropped.
 
-    The slots are the tensors that the nodes read and that nothing else gives. Thread-safe.
+    The slots are the tensors that nodes read and that no node or input produces. Thread-safe.
     """
 
     def __init__(self, graph: Graph, nodes: Iterable[onnx.NodeProto]) -> None:
         model = deepcopy(graph.model)
         body = model.graph
-        # Exporters leave stack traces and shapes of intermediate values: more bytes than a small policy's weights.
+        # Exporters leave stack traces and shapes of intermediate values. They exceed the weights of a small policy.
         for field in ("value_info", "doc_string", "metadata_props", "quantization_annotation"):
             body.ClearField(field)
         for field in ("doc_string", "metadata_props"):
@@ -56,8 +56,8 @@ class Skeleton:
         self._frame = model.SerializeToString(deterministic=True)
 
     def fill(self, values: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> bytes:
-        """The model with these metadata and a value for every slot, of any dtype and shape that its nodes accept."""
-        # Encoded by hand, because setting and serializing messages copies each weight twice more.
+        """The model with this metadata and a value for every slot, of any dtype and shape that its nodes accept."""
+        # Encoded by hand: setting and serializing messages would copy each weight twice more.
         parts: list[bytes | memoryview] = []
         size = len(self._graph)
         for name in self._slots:
@@ -70,7 +70,7 @@ class Skeleton:
 
 
 def _drop_repeated_names(graph: onnx.GraphProto) -> None:
-    # ONNX Runtime loads no model with two nodes of one name. A policy's node may have the name of a weight.
+    # ONNX Runtime refuses models with two nodes of one name. A policy's node may have a weight's name.
     named: set[str] = set()
     for node in graph.node:
         if node.name in named:
@@ -79,7 +79,7 @@ def _drop_repeated_names(graph: onnx.GraphProto) -> None:
 
 
 def _initializer(name: str, value: NDArray[Any]) -> tuple[bytes, memoryview]:
-    """A tensor as a graph's initializer: the bytes before its values, and the values."""
+    """A tensor as a graph's initializer: the bytes before the values, and the values."""
     array = value if value.flags.c_contiguous else np.ascontiguousarray(value)
     data = array.reshape(-1).view(np.uint8).data
     tensor = onnx.TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)

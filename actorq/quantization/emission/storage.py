@@ -1,11 +1,11 @@
-"""Weights that are int8 in the file and float32 in computation, for layers whose product stays in float.
+"""Stores weights as int8 in the file and computes with float32, for layers whose product stays in float.
 
 A Cast and a Mul restore the weight, with values and scale as in emission.weights.quantize_int8:
 
     weight' = float32(values) * scale
 
-ONNX Runtime computes both when it loads the model, with any option. Activations stay float32, so the error is smaller
-than that of an integer product.
+ONNX Runtime computes both when it loads the model, under any option. Activations stay float32, so the error is smaller
+than with an integer product.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,7 @@
-"""Finds the tensors that are uint8 between quantized layers, and the inputs that are uint8 from the start."""
+"""Finds the tensors that stay uint8 between quantized layers, and the inputs that are uint8 already.
+
+A stretch is the part of the graph from a quantized layer to the next quantized layers.
+"""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +16,7 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.layers import CONVOLUTION, Layer
 from actorq.quantization.nodes import STANDARD, attributes_of, readers_of, scalars_of
 
-# Operators that only move or select values. They work on uint8 as on float.
+# Operators that only move or select values. They work on uint8 and float alike.
 MOVING = ("Flatten", "Reshape", "MaxPool", "Transpose", "Identity", "Squeeze", "Unsqueeze")
 # Value ranges of activation functions. A saturating function needs no margin.
 _BOUNDS: Mapping[str, Range] = {"Tanh": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0)}
@@ -21,10 +24,10 @@ _BOUNDS: Mapping[str, Range] = {"Tanh": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "Sof
 
 @dataclass(frozen=True)
 class Site:
-    """One affine map, real = scale (q - zero_point), for all tensors of a stretch of the graph.
+    """One affine map, real = scale (q - zero_point), for all tensors of a stretch.
 
-    name: the tensor whose range gives the map.
-    scale: a fixed scale with zero point 0, for inputs that are uint8 themselves; None to compute it from the range.
+    name: the tensor whose range determines the map.
+    scale: a fixed scale with zero point 0, for uint8 inputs; None to compute it from the range.
     bounds: range of the tensor's possible values.
     """
 
@@ -34,13 +37,12 @@ class Site:
 
 
 class Uint8Tensors:
-    """The tensors of a graph that are uint8, given the quantized layers, and the inputs of `uint8_inputs`.
+    """The uint8 tensors of a graph with these quantized layers, and the inputs of `uint8_inputs`.
 
-    A stretch has the uint8 tensors from the output of a quantized layer to the next quantized layers.
     stretches: scale and zero point of each stretch, by the output of its first layer. They come from the tensor after
-        the Relu if there is one. Its lowest integer then stands for 0, so the layer's own clipping computes the Relu.
+        the Relu if there is one. Its lowest integer then represents 0, so the layer's own clipping computes the Relu.
     tensors: the tensors of all stretches, including a Relu's input and output.
-    exits: those of them that other nodes read too, as float.
+    exits: those tensors that other nodes also read, as float.
     """
 
     def __init__(self, graph: Graph, layers: tuple[Layer, ...]) -> None:
@@ -54,14 +56,14 @@ class Uint8Tensors:
         self.tensors, self.exits = set[str](), set[str]()
         for layer in layers:
             site, tensors, exits = self._stretch(layer)
-            # A linear layer can return float instead, without further rounding.
+            # A linear layer can return float instead, without a second rounding.
             if layer.kind == CONVOLUTION or not exits:
                 self.stretches[layer.output] = site
                 self.tensors |= tensors
                 self.exits |= exits
 
     def bounds(self, tensor: str) -> Range:
-        """The range of a tensor's possible values, as far as its operator bounds it."""
+        """The range of a tensor's possible values, given its operator."""
         node = self._makers.get(tensor)
         while node is not None and _moves(node):
             node = self._makers.get(node.input[0])
@@ -73,7 +75,7 @@ class Uint8Tensors:
 
     def _stretch(self, layer: Layer) -> tuple[Site, set[str], set[str]]:
         tensor, tensors, relu = layer.output, {layer.output}, False
-        # While only one node reads the tensor, a Relu may still change the layer's output.
+        # While only one node reads the tensor, a Relu may still replace the layer's output.
         while tensor not in self._outputs and len(self._readers[tensor]) == 1:
             node = self._nodes[self._readers[tensor][0]]
             if not (_moves(node) or (node.op_type == "Relu" and node.domain in STANDARD)):
@@ -98,7 +100,7 @@ class Uint8Tensors:
 
 
 def uint8_inputs(graph: Graph) -> dict[str, Site]:
-    """The tensors of a uint8 input, converted to float and perhaps scaled by a constant: exact in uint8."""
+    """The tensors of a uint8 input after conversion to float and optional constant scaling. They are exact in uint8."""
     found = {name: Site(name, 1.0) for name, spec in graph.inputs.items() if spec.dtype == np.uint8}
     constants = {name: float(v.item()) for name, v in scalars_of(graph.model.graph).items() if v.dtype == np.float32}
     for node in graph.model.graph.node:

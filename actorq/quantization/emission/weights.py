@@ -21,7 +21,7 @@ INT8_LARGEST, UINT8_LARGEST = 127.0, 255.0
 INT4_LOWEST, INT4_HIGHEST = -8.0, 7.0
 # A scale below the smallest normal float32 is replaced by 1.
 SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
-# Number of values per step, so that they stay in a core's cache: a 2048 x 2048 layer takes half the time.
+# Number of values per step, so that they stay in a core's cache. This halves the time of a 2048 x 2048 layer.
 _CHUNK = 32768
 _STRIP = 16
 
@@ -32,7 +32,7 @@ class _Rounded(ABC):
         rows = contiguous(weight)
         errors = np.empty(len(rows), np.float32)
         for part in _chunks(rows):
-            # The difference first: in float32, products of whole weights would lose the small error.
+            # The difference first: float32 products of whole weights would lose the small error.
             np.vecdot(rows[part] - self._restored(part, rows.shape[1]), mean, out=errors[part])
         return errors
 
@@ -93,18 +93,18 @@ def quantize_int8(
 
     weight: float32[N, ...], finite, N output channels, in any memory layout.
     per_tensor_error: largest relative error for one scale. It is the Frobenius norm of weight - values * scale
-        relative to that of the weight, for each channel, then the root mean square over channels. So channels of small
-        and large weights count alike. 0 gives each channel its own scale.
-    least: float32[N], lower bounds of the scales, for layers whose bias shares them.
+        relative to that of the weight, per channel, then the root mean square over channels. Channels with small and
+        large weights therefore count equally. 0 gives each channel its own scale.
+    least: float32[N], lower bounds of the scales, for layers whose bias uses the same scales.
     feedback: error feedback for a weight float32[N, K]; None to round to nearest.
 
-    In float32 arithmetic, with the maximum over the channel, or over the tensor for one scale:
+    In float32 arithmetic, with the maximum over the channel, or over the tensor with one scale:
 
         scale = max(max |weight| / 127, least), or 1 where that is below the smallest normal float32
         values = rint(weight / scale), rint rounding half to even
 
-    The error of each weight is at most scale / 2. With feedback the scales are the same, chosen by the errors of
-    rounding to nearest, and emission.rounding computes the values.
+    The error of each weight is at most scale / 2. With feedback the scales are the same: the errors of rounding to
+    nearest decide them, and emission.rounding computes the values.
     """
     rows = contiguous(weight.reshape(len(weight), -1))
     largest = np.empty(len(rows), np.float32)
@@ -133,12 +133,12 @@ def quantize_int4(weight: NDArray[np.float32], block: int, feedback: ErrorFeedba
     weight: float32[N, K], finite.
     block: number of weights that share a scale, even; the last block is padded with zeros.
     feedback: as in quantize_int8.
-    There are B = ceil(K / block) blocks. With w the weight of largest magnitude in a block,
+    There are B = ceil(K / block) blocks. Let w be the weight of largest magnitude in a block:
 
         scale = -w / 8, or 1 where that is not a normal float32;  q = min(rint(weight / scale) + 8, 15)
 
-    So w is at -8, and all 16 values are used, as in ONNX Runtime's blocks and ggml's Q4_0. The error of a weight is at
-    most |scale| / 2, or |scale| for one beyond 7.5 scales on the other side.
+    w becomes -8, so all 16 values are used, as in ONNX Runtime's blocks and ggml's Q4_0. The error of a weight is at
+    most |scale| / 2. Weights beyond 7.5 scales on the other side may have an error of |scale|.
     """
     weight = contiguous(weight)
     units, inputs = weight.shape
@@ -160,7 +160,7 @@ def quantize_int4(weight: NDArray[np.float32], block: int, feedback: ErrorFeedba
             np.minimum(chunk, np.float32(INT4_HIGHEST), out=chunk)
         else:
             padded[:count, :inputs] = feedback.round(weight[part], scale, block, int(INT4_LOWEST), int(INT4_HIGHEST))
-        # 16 high + low + 8 + 8 * 16 of neighbors gives the byte of both.
+        # 16 high + low packs two neighbors into a byte; 136 = 16 * 8 + 8 shifts both to [0, 15].
         packed[part] = chunk[:, :, 1::2] * np.float32(16) + chunk[:, :, 0::2] + np.float32(136)
     return Int4Weight(packed, scales)
 
@@ -170,7 +170,7 @@ def contiguous(rows: NDArray[Any]) -> NDArray[Any]:
     if rows.flags.c_contiguous:
         return rows
     result = np.empty(rows.shape, rows.dtype)
-    # Strips of a few columns keep the written part in the cache: 1.3 ms instead of 19 for 2048 x 2048.
+    # Strips of a few columns keep the written part in the cache, which is much faster for large matrices.
     for start in range(0, rows.shape[1], _STRIP):
         result[:, start : start + _STRIP] = rows[:, start : start + _STRIP]
     return result
@@ -181,7 +181,7 @@ def _fill(
 ) -> bool:
     """Quantize into `values`. Returns False as soon as the error exceeds `allowed`."""
     error = 0.0
-    # Reused for all chunks, because fresh memory would take longer than the arithmetic.
+    # Reused for all chunks, because allocating memory takes longer than the arithmetic.
     scaled_rows, rounded_rows = np.empty((2, _step(rows), rows.shape[1]), np.float32)
     for part in _chunks(rows):
         count = len(rows[part])
@@ -191,7 +191,7 @@ def _fill(
         if allowed is not None:
             norms = np.vecdot(scaled, scaled)
             lost = np.subtract(scaled, rounded, out=rounded)
-            # A channel with squares that vanish is lost completely, unless it is 0.
+            # A channel whose squares underflow is lost completely, unless it is 0.
             vanished = (norms == 0) & scaled.any(axis=1) if not norms.all() else False
             error += float((np.vecdot(lost, lost) / np.maximum(norms, SMALLEST_SCALE) + vanished).sum())
             if error > allowed**2 * len(rows):
@@ -200,7 +200,7 @@ def _fill(
 
 
 def _usable(scale: NDArray[np.float32]) -> NDArray[np.float32]:
-    # If it is not a normal number, the weights are zeros or tiny, so any scale works.
+    # Below the smallest normal number, the weights are zeros or tiny, and any scale works.
     return np.where(scale < SMALLEST_SCALE, np.float32(1), scale)
 
 

@@ -1,1 +1,1 @@
-"""Turns complete ONNX models of other libraries into policy graphs whose weights are inputs."""
+"""Converts complete ONNX models of other libraries into policy graphs whose weights are inputs."""

@@ -1,4 +1,4 @@
-"""Computes weights that nodes make of constants: weight norm, masks of pruning, low-rank updates, reordered gates."""
+"""Computes weights that nodes derive from constants: weight norm, pruning masks, low-rank updates, reordered gates."""
 
 import math
 from collections import Counter
@@ -15,25 +15,25 @@ from actorq.quantization.nodes import STANDARD, live_nodes, reads, rename_tensor
 from actorq.text import reason_of
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-# Their results are the form of a model that is quantized already.
+# A model with these operators is already quantized.
 _QUANTIZING = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
-# A computed weight may have this many times the values of the constants behind it. In int8 it is then no larger.
+# A computed weight may have this many times more values than its constants. In int8 it is then no larger.
 _LARGEST_GROWTH = 4
 
 
 def fold_weights(model: onnx.ModelProto) -> None:
-    """Replace nodes that make float32 weights of constants by these weights, in place.
+    """Replace nodes that compute float32 weights from constants with the computed weights, in place.
 
-    A computed weight takes the name of the largest float constant behind it, unless that stays, or several such weights
-    have it behind them.
-    Raises InvalidInputError when a weight cannot be computed, or would take too much memory or time (see Footprint).
+    A computed weight gets the name of its largest float constant. It does not if that constant remains in use, or if
+    several such weights share it.
+    Raises InvalidInputError when a weight cannot be computed, or needs too much memory or time (see Footprint).
     """
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
     nodes, made = _constant_nodes(graph, constants.keys())
     others = [node for node in graph.node if made.isdisjoint(node.output)]
     wanted = {name for node in others for name in reads(node)} | {value.name for value in graph.output}
-    # The constants behind each computed tensor, the largest first.
+    # The constants from which each tensor is computed, the largest first.
     behind: dict[str, list[str]] = {}
     for name in dict.fromkeys(name for node in nodes for name in node.output if name in wanted):
         makers, read = live_nodes(nodes, [name])
@@ -50,7 +50,7 @@ def fold_weights(model: onnx.ModelProto) -> None:
         if value.dtype == np.float32 and 1 < value.size <= _LARGEST_GROWTH * sources:
             folded[name] = value
     graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in folded.items())
-    # The nodes that make these weights, and all nodes and constants that nothing else reads, are taken out.
+    # Remove the nodes that compute these weights, and everything that no other node reads.
     remaining = [node for node in graph.node if folded.keys().isdisjoint(node.output)]
     live, names = live_nodes(remaining, [value.name for value in graph.output])
     set_repeated(graph, "node", live)
@@ -76,14 +76,14 @@ def _is_weight(tensor: onnx.TensorProto) -> bool:
 def _is_transposed(
     makers: Sequence[onnx.NodeProto], constants: Mapping[str, onnx.TensorProto], found: Sequence[str]
 ) -> bool:
-    """Whether a tensor is a matrix, perhaps transposed, which layers can read as it is."""
+    """Whether a tensor is a matrix, possibly transposed, that layers can read directly."""
     return all(node.op_type in ("Transpose", "Identity") for node in makers) and len(constants[found[0]].dims) == 2
 
 
 def _computed(
     model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], names: list[str], constants: Sequence[onnx.TensorProto]
 ) -> dict[str, NDArray[np.generic]]:
-    # Few policies need it, and its import takes 20 ms.
+    # Few policies need this import, and it is slow.
     from onnx.reference import ReferenceEvaluator
 
     results = [onnx.ValueInfoProto(name=name) for name in names]
@@ -96,7 +96,7 @@ def _computed(
     except Exception as error:  # Operators of damaged models raise numpy's errors, KeyError and others.
         raise InvalidInputError(
             f"model: the weight {names[0]!r} cannot be computed from its constants ({reason_of(error)}); is the file "
-            "whole?"
+            "complete?"
         ) from None
 
 

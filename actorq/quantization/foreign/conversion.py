@@ -1,4 +1,4 @@
-"""Converts models of old operator sets, and models that were exported for a batch of 1."""
+"""Converts models with old operator sets, and models that were exported for a batch of 1."""
 
 from collections.abc import Container, Mapping, Sequence
 from copy import deepcopy
@@ -13,9 +13,9 @@ from actorq.quantization.folding import inferred_shapes
 from actorq.quantization.layers import BATCH_FIRST_STATES, RECURRENT_OPERATORS
 from actorq.quantization.nodes import STANDARD, attributes_of, reached
 
-# The IR version of all features that a policy may have. ONNX Runtime refuses versions that are newer than itself.
+# The IR version with all features that a policy may use. ONNX Runtime refuses versions newer than it knows.
 _NEWEST_IR = 10
-# Places of the batch among the sizes of 1 of a Reshape that are tried.
+# Number of positions to try for the batch among a Reshape's sizes of 1.
 _PLACES = 2
 
 
@@ -25,7 +25,7 @@ def convert_opset(model: onnx.ModelProto, oldest: int) -> onnx.ModelProto:
     if len(versions) == 1 and 1 <= versions[0] < oldest:
         try:
             model = onnx.version_converter.convert_version(model, oldest)
-        except Exception:  # The converter raises errors of several kinds, with texts for its own developers.
+        except Exception:  # The converter raises errors of several kinds, with texts for its developers.
             raise InvalidInputError(
                 f"model: onnx cannot convert it from opset {versions[0]} to {oldest}; export the policy with "
                 "opset_version=17"
@@ -35,15 +35,15 @@ def convert_opset(model: onnx.ModelProto, oldest: int) -> onnx.ModelProto:
 
 
 def set_ir_version(model: onnx.ModelProto) -> None:
-    """Set the IR version to one that fits the opset and that ONNX Runtime knows, in place."""
+    """Set an IR version that fits the opset and that ONNX Runtime supports, in place."""
     needed = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
     model.ir_version = max(needed, min(model.ir_version, _NEWEST_IR))
 
 
 def free_batch(model: onnx.ModelProto, data: Sequence[onnx.ValueInfoProto]) -> None:
-    """Free a batch of 1 that was exported without dynamic shapes, in place. A later run shows whether it is free.
+    """Make the batch dynamic in a model that was exported for a batch of 1, in place. A later run checks the result.
 
-    A Reshape to [1, ...] keeps the batch instead. Raises InvalidInputError for first dimensions that are no batch.
+    A Reshape to [1, ...] is changed to keep the batch. Raises InvalidInputError if first dimensions are not a batch.
     """
     graph = model.graph
     leading = {value.name: _sizes(value)[0] for value in data if value.type.tensor_type.shape.dim}
@@ -60,7 +60,7 @@ def free_batch(model: onnx.ModelProto, data: Sequence[onnx.ValueInfoProto]) -> N
     for value in (*data, *graph.output):
         if value.name in variable and value.type.tensor_type.shape.dim:
             value.type.tensor_type.shape.dim[0].dim_param = "batch"
-    # The shapes of intermediate values hold for one row.
+    # The stored shapes of intermediate values are for one row.
     graph.ClearField("value_info")
     reshapes = _reshapes_of_one_row(graph, variable)
     if reshapes:
@@ -84,14 +84,14 @@ def _reshapes_of_one_row(graph: onnx.GraphProto, variable: set[str]) -> dict[str
 def _with_sizes(model: onnx.ModelProto, reshapes: Mapping[str, NDArray[np.int64]], place: int) -> onnx.ModelProto:
     """A copy in which these Reshapes keep the batch.
 
-    place: which of the sizes of 1 is the batch. An ensemble of one network has two: [1, batch, actions].
+    place: the position of the batch among the sizes of 1. An ensemble has two such sizes: [1, batch, actions].
     """
     copy = deepcopy(model)
     for node in copy.graph.node:
         if node.op_type == "Reshape" and node.output[0] in reshapes:
             sizes = reshapes[node.output[0]].copy()
             ones = np.flatnonzero(sizes == 1)
-            # 0 stands for the size of the input at this place.
+            # 0 copies the size of the input in this dimension.
             sizes[ones[min(place, len(ones) - 1)]] = 0 if -1 in sizes else -1
             node.input[1] = f"sizes of {node.output[0]}"
             copy.graph.initializer.append(numpy_helper.from_array(sizes, node.input[1]))
@@ -99,7 +99,7 @@ def _with_sizes(model: onnx.ModelProto, reshapes: Mapping[str, NDArray[np.int64]
 
 
 def _is_batch_first(model: onnx.ModelProto, data: Container[str], variable: set[str]) -> bool:
-    """Whether all variable outputs have two rows where the data inputs have two."""
+    """Whether all variable outputs have two rows when the data inputs have two."""
     copy = deepcopy(model)
     for value in copy.graph.input:
         if value.name in data:
@@ -112,5 +112,5 @@ def _is_batch_first(model: onnx.ModelProto, data: Container[str], variable: set[
 
 
 def _sizes(value: onnx.ValueInfoProto) -> list[int]:
-    """The sizes of a tensor, 0 for a free one."""
+    """The sizes of a tensor, 0 for a dynamic one."""
     return [dim.dim_value for dim in value.type.tensor_type.shape.dim]

@@ -1,4 +1,4 @@
-"""Gives complete ONNX models the form of a learner's publication: data inputs first, then every parameter by name."""
+"""Converts complete ONNX models to the form that a learner publishes: data inputs, then every parameter by name."""
 
 import math
 
@@ -14,22 +14,21 @@ from actorq.quantization.nodes import constant_of, set_repeated
 
 _OTHER_FLOATS = (TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _WITH_WEIGHTS = ("Gemm", "MatMul", "Conv", "ConvTranspose", "LayerNormalization", "BatchNormalization")
-# Their float constants are settings, not weights. Operators need them before they run.
+# The float constants of these operators are settings, not weights. The operators need them before they run.
 _CONSTANT_ARGUMENTS = ("Resize", "Upsample", "Clip", "Pad", "Range", "ConstantOfShape")
 
 
 def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
-    """Turn every trainable float32 constant into a graph input, in place, and return their values.
+    """Turn every trainable float32 constant into a graph input, in place. Returns their values.
 
-    These are initializers and Constant nodes of the main graph with more than one element. Constants of one element
-    count if layers or normalizations read them, such as the bias of a single output. A batch dimension that was
-    exported as 1 becomes free. -inf in a constant, as in a mask of attention, becomes the lowest float32. Raises
-    InvalidInputError for weights of another precision and for damaged constants.
+    Trainable constants are initializers and Constant nodes of the main graph with more than one element. Constants of
+    one element count if layers or normalizations read them, such as the bias of a single output. A batch dimension of 1
+    becomes dynamic. -inf in a constant, as in an attention mask, becomes the lowest float32. Raises
     """
     graph = model.graph
     _constants_to_initializers(graph)
     fold_weights(model)
-    # Up to IR version 3, initializers are also listed as inputs.
+    # Up to IR version 3, the inputs also list the initializers.
     initialized = {tensor.name for tensor in graph.initializer}
     data = [value for value in graph.input if value.name not in initialized]
     free_batch(model, data)
@@ -71,6 +70,6 @@ def _values(tensor: onnx.TensorProto) -> NDArray[np.float32]:
     except (ValueError, TypeError) as error:
         raise InvalidInputError(
             f"model: constant {tensor.name!r} is declared as float32{list(tensor.dims)}, but its bytes do not fit "
-            f"({' '.join(str(error).split())[:100]}); is the file whole?"
+            f"({' '.join(str(error).split())[:100]}); is the file complete?"
         ) from None
     return np.where(np.isneginf(values), np.finfo(np.float32).min, values) if np.isneginf(values).any() else values

@@ -1,4 +1,4 @@
-"""Renames tensors whose names schemes may give to their own tensors."""
+"""Renames tensors to avoid collisions with names that schemes create."""
 
 import onnx
 
@@ -7,10 +7,10 @@ from actorq.quantization.nodes import rename_tensors
 
 
 def make_names_unique(graph: onnx.GraphProto) -> None:
-    """Rename tensors so that no name is another one's with a suffix after a colon, in place.
+    """Rename tensors so that no name equals another name plus a colon and suffix, in place.
 
-    Schemes and forms name their tensors so: "h:zero_point" beside "h". Inputs and outputs keep their names; the tensor
-    beside them is renamed instead.
+    Schemes and forms create such names: "h:zero_point" for tensor "h". Inputs and outputs keep their names. The
+    colliding tensor is renamed instead.
     """
     fixed = {value.name for value in (*graph.input, *graph.output)}
     names = [tensor.name for tensor in graph.initializer]

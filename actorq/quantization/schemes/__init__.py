@@ -23,7 +23,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
 
 
 def scheme_named(name: str) -> Scheme:
-    """The built-in or installed scheme of this name. Raises NotFoundError with all schemes, or why it is unusable."""
+    """The built-in or installed scheme with this name. Raises NotFoundError if it is unknown or unusable."""
     if name in SCHEMES:
         return SCHEMES[name]
     scheme: Scheme = load_scheme(name)
@@ -33,7 +33,7 @@ def scheme_named(name: str) -> Scheme:
 def training_forms(scheme: str, graph: Graph, layers: Mapping[str, str]) -> dict[str, TrainingForm]:
     """The computations of an emitted policy's quantized layers, by name; empty for a scheme that is not installed.
 
-    graph: the compact graph of the policy in that version.
+    graph: the compact graph of this version's policy.
     layers: the format of each quantized layer's weights, by name, as in the policy's fidelity report.
     """
     if not is_scheme(scheme):

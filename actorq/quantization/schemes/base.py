@@ -1,4 +1,4 @@
-"""The interface of schemes: a scheme turns a graph into a plan, and the plan turns parameters into an ONNX model."""
+"""The interface of schemes. A scheme turns a graph into a plan. The plan turns parameters into an ONNX model."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
@@ -20,7 +20,7 @@ class SchemePlan(Protocol):
         """The statistics of the graph's tensors that `emit` needs; empty for schemes without calibration."""
 
     def training(self) -> Mapping[str, TrainingForm]:
-        """The computation of each quantized layer, by its name. Layers that are missing here are trained in float."""
+        """The computation of each quantized layer, by its name. Missing layers are trained in float."""
 
     def emit(self, parameters: Parameters, statistics: Statistics, metadata: Mapping[str, str]) -> Emission:
         """An ONNX model with the parameters as constants and only the data inputs as inputs.
@@ -36,10 +36,10 @@ class Scheme(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that actors use."""
+        """The name of the scheme in settings and messages."""
 
     def plan(self, graph: Graph, options: Options, /) -> SchemePlan:
-        """Do everything that does not depend on the weights."""
+        """Do all work that does not depend on the weights."""
 
 
 class BuiltIn(NamedTuple):

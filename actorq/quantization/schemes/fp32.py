@@ -1,4 +1,4 @@
-"""fp32: the policy as published. It is a candidate like the other schemes: for small networks it is the fastest."""
+"""fp32: the policy as published. It competes with the other schemes: for small networks it is the fastest."""
 
 from collections.abc import Mapping
 

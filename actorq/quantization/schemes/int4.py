@@ -1,9 +1,9 @@
-"""int4: 4-bit weights in blocks that share a scale, computed in int8. For wide layers at a batch of one.
+"""int4: 4-bit weights in blocks that share a scale, computed in int8. For wide layers with a batch of one.
 
 A quantized layer is one MatMulNBits of com.microsoft with accuracy_level 4. ONNX Runtime quantizes each row of the
-input in blocks of the same size to symmetric int8, multiplies integers and sums the blocks in float32. The weights are
-those of emission.weights.quantize_int4. A block has 128 weights, or fewer if a layer has fewer inputs. With one row,
-the time is that of reading the weights once from memory. With more rows int8 is faster. Rows do not affect each other.
+input in blocks of the same size to symmetric int8, multiplies integers and sums the blocks in float32. The weights
+come from emission.weights.quantize_int4. A block has 128 weights, or fewer if a layer has fewer inputs. With one row,
+the time is that of one read of the weights from memory. With more rows int8 is faster. Rows do not affect each other.
 
 Blocks with one scale each are the round-to-nearest baseline of GPTQ (Frantar et al. 2022, arXiv 2210.17323, section 4).
 """
@@ -27,10 +27,10 @@ _INT8_COMPUTE = 4
 
 
 def _plan(graph: Graph, options: Options) -> LinearPlan:
-    """Quantizes linear layers of at least 16 inputs that have a layer before and after them."""
+    """Quantizes linear layers of at least 16 inputs that lie between other layers."""
 
     def node(layer: Layer, integers: str, scale: str, bias: str) -> onnx.NodeProto:
-        # The empty names stand for zero points, 8 by default, and for an order of the inputs.
+        # The empty names are the zero points, 8 by default, and an order of the inputs.
         return helper.make_node(
             "MatMulNBits",
             [layer.input, integers, scale, "", "", bias],
@@ -53,7 +53,7 @@ def _plan(graph: Graph, options: Options) -> LinearPlan:
 
 
 def _block(layer: Layer) -> int:
-    """The largest block that the inputs of a layer fill."""
+    """The largest block that the inputs of a layer can fill."""
     return next(block for block in _BLOCKS if block <= layer.inputs)
 
 

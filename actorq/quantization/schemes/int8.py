@@ -1,7 +1,7 @@
 """int8: int8 weights, and uint8 activations with a range computed at each call. First and last layers stay in float.
 
 A quantized layer is one DynamicQuantizeMatMul of com.microsoft. ONNX Runtime computes the following, bit for bit (a
-test compares). x float32[B, K] is the layer's input. W int8[K, N] and s_W float32[] or [N] are those of quantize_int8
+test compares). x float32[B, K] is the layer's input. W int8[K, N] and s_W float32[] or [N] come from quantize_int8
 in emission.weights. Everything is float32 except the sum.
 
     low = min(0, min x), high = max(0, max x)                 over the whole tensor: every row of the batch
@@ -16,9 +16,9 @@ The quantization of x is ONNX's operator DynamicQuantizeLinear: the affine quant
 1712.05877), eq. 1 and 3 and section 3.
 
 First layers stay in float because raw observations have the widest ranges. One range for all of them would cause most
-of the error. The rows of a batch share an activation range, so this also reduces their effect on each other. Last
-layers stay in float because no later layer evens out their error. `Options.ends` quantizes both. Convolutions stay in
-float because ConvInteger, their dynamic form, takes twice as long. emission.recurrent has LSTMs and GRUs.
+of the error. The rows of a batch share an activation range, so float also reduces their effect on each other. Last
+layers stay in float because no later layer reduces their error. `Options.ends` quantizes both. Convolutions stay in
+float because ConvInteger, their dynamic form, is twice as slow. emission.recurrent describes LSTMs and GRUs.
 """
 
 import ctypes
@@ -40,12 +40,12 @@ from actorq.quantization.training import TrainingForm, Uint8
 
 def dynamic_grid(low: float, high: float) -> tuple[float, int]:
     """Scale and zero point of an input with values from low to high; see the module."""
-    # Python floats, rounded to float32 after each operation, give the same in a tenth of numpy's time.
+    # Python floats, rounded to float32 after each operation, give the same result ten times faster than numpy.
     first, last = _float32(min(low, 0.0)), _float32(max(high, 0.0))
     scale = _float32(_float32(last - first) / UINT8_LARGEST)
     if not SMALLEST_SCALE <= scale < math.inf:
         return 1.0, 0
-    # round() also rounds half to even. The result may be one too high if the scale was rounded down.
+    # round() also rounds half to even. The result may be too high by one if the scale was rounded down.
     return scale, min(round(_float32(-first / scale)), int(UINT8_LARGEST))
 
 
@@ -54,7 +54,7 @@ def _float32(value: float) -> float:
 
 
 def _plan(graph: Graph, options: Options) -> LinearPlan:
-    """Quantizes LSTMs, GRUs, and linear layers that have a layer before and after them, or all with `Options.ends`."""
+    """Quantizes LSTMs, GRUs, and linear layers between other layers, or all linear layers with `Options.ends`."""
     unfit_recurrent = unfit_for_recurrence(graph, options)
     scheme = LinearScheme(
         unfit=lambda layer: unfit_recurrent(layer) if layer.kind == RECURRENT else unfit_for_linear(layer),
@@ -66,7 +66,7 @@ def _plan(graph: Graph, options: Options) -> LinearPlan:
 
 
 def _node(layer: Layer, integers: str, scale: str, bias: str) -> onnx.NodeProto:
-    # The empty name stands for the weights' zero point, 0 by default.
+    # The empty name is the weights' zero point, 0 by default.
     return helper.make_node("DynamicQuantizeMatMul", [layer.input, integers, scale, "", bias], [layer.output])
 
 

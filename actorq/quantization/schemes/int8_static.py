@@ -2,8 +2,8 @@
 
 A quantized linear layer is a QGemm of com.microsoft, a convolution a QLinearConv, both uint8 by int8. Nodes between two
 of them that only move values (Flatten, Reshape, Transpose, MaxPool) work on uint8. Clipping at the lowest integer
-computes a Relu. Observations that are uint8 are used exactly as they are, so the layer that reads them need not stay in
-float. Everything else is float, with a QuantizeLinear before each quantized layer.
+computes a Relu. uint8 observations are used unchanged, so the layer that reads them need not stay in float. Everything
+else is float, with a QuantizeLinear before each quantized layer.
 
 ONNX Runtime computes the following, bit for bit (a test compares). With [low, high] the range of a tensor over the
 calibration batch, in float64
@@ -13,9 +13,9 @@ calibration batch, in float64
     z    = rint(-low / s)                                      so 0 after a Relu
     q(x) = clip(rint(x / s) + z, 0, 255)                       in float32
 
-low and high stay within the range of the operator before: [-1, 1] for Tanh, [0, 1] for Sigmoid and Softmax, at least
--alpha for Elu. With x the input of a layer, W int8 and s_W those of emission.weights.quantize_int8, b its bias, in
-float32 except for the sums,
+low and high stay within the range of the preceding operator: [-1, 1] for Tanh, [0, 1] for Sigmoid and Softmax, at least
+-alpha for Elu. x is the input of a layer, W int8 and s_W come from emission.weights.quantize_int8, and b is its bias.
+All are in float32 except for the sums:
 
     c   = rint(b / (s_x * s_W))                                int32; s_W is at least |b| / (2^30 s_x), so that it fits
     acc = sum_k (q_x - z_x) W + c                              int32, exact
@@ -25,7 +25,7 @@ float32 except for the sums,
 rint rounds half to even. `Options.compensate` corrects W and b (emission.correction).
 
 This is integer-only inference as in Jacob et al. 2018 (arXiv 1712.05877), sections 2.1 to 2.4, with ranges from
-calibration instead of training. Minimum and maximum as range are those of Krishnamoorthi 2018 (arXiv 1806.08342),
+calibration instead of training. The range is minimum to maximum as in Krishnamoorthi 2018 (arXiv 1806.08342),
 section 3.1.1. The rows of a batch do not affect each other.
 
 Values beyond the calibrated range are clipped. The margin makes this rarer (docs/concepts/schemes.md).
@@ -57,12 +57,12 @@ from actorq.quantization.training import Place, TrainingForm, Uint8
 # Activations may exceed the calibrated range by this factor before they are clipped.
 MARGIN = 1.5
 _LARGEST_BIAS = 2.0**30
-# The bound above, rounded up in float32, is below this. With it, sums fit 32 bits up to 33122 inputs of largest values.
+# The bound above, rounded up in float32, is below this. Sums then fit into 32 bits for up to 33122 extreme inputs.
 _LARGEST_CORRECTED_BIAS = 1.001 * 2.0**30
 
 
 def activation_scale(seen: Range, bounds: Range = (-math.inf, math.inf)) -> tuple[np.float32, np.uint8]:
-    """Scale and zero point of a tensor from its seen range and the bounds of its possible values; see the module."""
+    """Scale and zero point of a tensor from its observed range and the bounds of its values; see the module."""
     low, high = max(MARGIN * min(0.0, seen[0]), bounds[0]), min(MARGIN * max(0.0, seen[1]), bounds[1])
     scale = np.float32(min((high - low) / UINT8_LARGEST, float(np.finfo(np.float32).max)))
     if scale < SMALLEST_SCALE:
@@ -71,12 +71,12 @@ def activation_scale(seen: Range, bounds: Range = (-math.inf, math.inf)) -> tupl
 
 
 def _map(site: Site, low: float, high: float) -> tuple[np.float32, np.uint8]:
-    """Scale and zero point of a site whose tensor has values from low to high."""
+    """Scale and zero point of a site for a tensor with values from low to high."""
     return activation_scale((low, high), site.bounds) if site.scale is None else (np.float32(site.scale), np.uint8(0))
 
 
 class _Int8StaticPlan:
-    """Quantizes linear layers and convolutions that have a layer before and after them; see `Options.ends`."""
+    """Quantizes linear layers and convolutions that lie between other layers; see `Options.ends`."""
 
     def __init__(self, graph: Graph, options: Options) -> None:
         exact = uint8_inputs(graph)
@@ -133,7 +133,7 @@ class _Int8StaticPlan:
             values[f"{use}:zero_point"] = np.zeros(rounded.scale.shape, np.int8)
             for corrected in self._correction.biases((layer,), parameters, weight, rounded, statistics).values():
                 units = np.rint(corrected / (input_scale * rounded.scale))
-                # For inputs far beyond their range, a correction could exceed the bound.
+                # For inputs far outside their range, a correction could exceed the bound.
                 units = np.clip(units, -_LARGEST_CORRECTED_BIAS, _LARGEST_CORRECTED_BIAS)
                 values[f"{use}:bias"] = units.astype(np.int32)
         return Emission(self._skeleton.fill(values, metadata), self._selection.report(forms))
@@ -141,7 +141,7 @@ class _Int8StaticPlan:
 
 @dataclass(frozen=True)
 class _Held:
-    """A tensor in uint8: its name in the emitted model, and the key of its site."""
+    """A tensor held in uint8: its name in the emitted model, and the key of its site."""
 
     name: str
     key: str
@@ -197,11 +197,11 @@ class _Rewriting:
         self._leave(layer.output)
 
     def _other(self, node: onnx.NodeProto) -> None:
-        """Add a node that is no quantized layer."""
+        """Add a node that is not a quantized layer."""
         held = self._held.get(node.input[0]) if node.input else None
         target = node.output[0] if node.output else ""
         site = self._uint8.inputs.get(target)
-        # Nodes that read inputs in float still can. The skeleton drops nodes without readers.
+        # Nodes can still read float inputs. The skeleton drops unused nodes.
         if held is None or target not in self._uint8.tensors:
             self.nodes.append(node)
         if held is None or (site is None and target not in self._uint8.tensors):
@@ -212,7 +212,7 @@ class _Rewriting:
             self.nodes.append(moved)
             self._held[target] = replace(held, name=f"{target}:uint8")
         elif site is not None:
-            # The integers stay the same, but get another scale.
+            # The integers stay the same and get another scale.
             self._held[target] = _Held(held.name, target, site)
         else:
             self._held[target] = held
@@ -231,21 +231,21 @@ class _Rewriting:
             self.nodes.append(helper.make_node("DequantizeLinear", inputs, [tensor], name=f"{tensor}:dequantize"))
 
     def _map(self, held: _Held) -> list[str]:
-        """The initializers of a scale and zero point. This also adds them to the model."""
+        """The initializers of a scale and zero point. Also adds them to the model."""
         self.sites[held.key] = held.site
         return [f"{held.key}:scale", f"{held.key}:zero_point"]
 
 
 def _places(graph: Graph, rewriting: _Rewriting) -> dict[str, Place]:
-    """The layer inputs and outputs that correspond to the tensors of the sites."""
+    """The layer inputs and outputs that correspond to the sites' tensors."""
     outputs = {layer.output: Place(layer.name, True) for layer in graph.layers}
-    # After a Relu, a tensor has the range of the layer before, within the site's bounds.
+    # After a Relu, a tensor has the range of the preceding layer, within the site's bounds.
     relus = {site.name: outputs[output] for output, site in rewriting.stretches.items()}
     return relus | outputs | {layer.input: Place(layer.name, False) for layer in graph.layers}
 
 
 def _use(layer: Layer) -> str:
-    # A bias is in units of the input's scale. So it exists once for each node that uses the weight.
+    # A bias has the unit of the input's scale. It therefore exists once per node that uses the weight.
     return f"{layer.weight}:{layer.nodes[0]}"
 
 

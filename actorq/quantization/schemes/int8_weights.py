@@ -1,18 +1,18 @@
-"""int8-weights: int8 on the wire, float32 in computation. For small networks, for which float32 is the fastest.
+"""int8-weights: int8 when sent, float32 in computation. For small networks, where float32 is the fastest.
 
 Each layer's weight becomes an int8 tensor and a DequantizeLinear that restores it:
 
     weight' = values * scale    (float32; values and scale as in emission.weights.quantize_int8)
 
-There is a scale per channel. With `Options.int8_storage`, which is for small files, `Options.per_tensor_error` counts.
+Each channel has its own scale. `Options.int8_storage` (for small files) applies `Options.per_tensor_error` instead.
 
-`Options.compensate` corrects values (emission.correction). It also corrects biases that are parameters of one layer
-only, under their names. A layer without a bias gets none, because nodes stay unchanged.
+`Options.compensate` corrects values (emission.correction). It also corrects biases that are parameters of only one
+layer, under their names. A layer without a bias gets none, because nodes stay unchanged.
 
-ONNX Runtime computes the product once, when it loads the model, if the session option session.disable_quant_qdq is 1.
-Without the option it computes it on every call, or it replaces DequantizeLinear and MatMul by MatMulNBits, which rounds
-activations to int8. With the option activations are never quantized. So the rows of a batch do not affect each other,
-and first and last layers are quantized too.
+With the session option session.disable_quant_qdq set to 1, ONNX Runtime computes the product once, when it loads the
+model. Activations are then never quantized, so the rows of a batch do not affect each other, and first and last layers
+are quantized too. Without the option it computes the product on every call, or replaces DequantizeLinear and MatMul
+with MatMulNBits, which rounds activations to int8.
 """
 
 from collections import Counter
@@ -33,15 +33,15 @@ from actorq.quantization.training import TrainingForm
 
 
 class _Int8WeightsPlan:
-    """Quantizes the weights of all layers, also of recurrent ones, for which no operator computes with integers."""
+    """Quantizes the weights of all layers, including recurrent layers that have no integer operator."""
 
     def __init__(self, graph: Graph, options: Options) -> None:
         selection = select(graph, options, lambda layer: "", ends=True)
         self._layers = selection.layers
-        # A weight of several layers has one quantized form.
+        # A weight that several layers share has one quantized form.
         self._channels = {layer.weight: layer.channels for layer in self._layers}
         self._users = {name: tuple(each for each in self._layers if each.weight == name) for name in self._channels}
-        # The nodes stay unchanged. So only layers without obstacles and with a bias of their own are corrected.
+        # The nodes stay unchanged. Only layers without obstacles and with their own bias are therefore corrected.
         plain = [each for each in self._layers if not each.obstacle and each.channels == self._channels[each.weight]]
         self._correction = Correction(graph, plain, options.compensate)
         self._biased = _with_own_bias(graph, plain)
@@ -73,7 +73,7 @@ class _Int8WeightsPlan:
 
 
 def _with_own_bias(graph: Graph, layers: Iterable[Layer]) -> frozenset[Layer]:
-    """The layers whose bias is a parameter that nothing else reads, not even under another name."""
+    """The layers whose bias is a parameter that nothing else reads, under any name."""
     nodes = graph.model.graph.node
     uses = Counter(name for node in nodes for name in reads(node))
     uses.update(value.name for value in graph.model.graph.output)

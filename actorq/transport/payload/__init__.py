@@ -1,1 +1,1 @@
-"""How bytes travel: cut into parts, packed, with checksums."""
+"""The format of bytes in transit: parts, compression, checksums."""

@@ -1,4 +1,4 @@
-"""Bytes larger than a message: the sender cuts them into parts, the receiver checks and joins the parts."""
+"""Transfers bytes larger than a message. The sender splits them into parts. The receiver checks and joins the parts."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from actorq.v1 import tensor_pb2
 
 _PLAIN, _SPARSE = tensor_pb2.BLOB_ENCODING_UNSPECIFIED, tensor_pb2.BLOB_ENCODING_SPARSE
 ENCODINGS = (_SPARSE,)
-"""The encodings besides plain bytes that this version decodes. A sender uses only those that its receiver named."""
+"""The encodings besides plain bytes that this version decodes. A sender uses only encodings that its receiver lists."""
 
 
 def split_blob(
@@ -19,7 +19,7 @@ def split_blob(
 ) -> Iterator[tensor_pb2.BlobPart]:
     """Yield the parts of `data`: a header, then chunks of at most `chunk_bytes`.
 
-    encodings: the receiver's encodings. Bytes with many zeros travel packed if the receiver accepts that.
+    encodings: the receiver's encodings. Bytes with many zeros are packed if the receiver supports it.
     """
     packed = pack(data) if _SPARSE in encodings else None
     sent = data if packed is None else packed
@@ -33,9 +33,9 @@ def split_blob(
 
 
 class BlobAssembler:
-    """Puts the parts of one blob together and checks its size, digest and version.
+    """Joins the parts of one blob and checks its size, digest and version.
 
-    `limit_bytes` bounds the memory that a sender can occupy at the receiver, also for unpacked bytes.
+    `limit_bytes` bounds the memory that a sender can occupy at the receiver, including unpacked bytes.
     """
 
     def __init__(self, expected_version: int, limit_bytes: int = MAX_BLOB_BYTES) -> None:
@@ -46,7 +46,7 @@ class BlobAssembler:
 
     @property
     def sha256(self) -> bytes:
-        """The digest of the whole blob, once `add` has returned it."""
+        """The digest of the whole blob. Valid once `add` has returned the blob."""
         assert self._header is not None
         return self._header.sha256
 

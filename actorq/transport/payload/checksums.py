@@ -1,10 +1,10 @@
-"""A CRC-32 in front of each message, because TCP does not notice every changed byte.
+"""Puts a CRC-32 in front of each message, because TCP does not detect every changed byte.
 
 A changed byte in a segment would become a wrong transition. A changed byte in an acknowledgement would lose
-transitions. TLS rejects such bytes. Without TLS, only this checksum finds them.
+transitions. TLS rejects changed bytes. Without TLS, only this checksum detects them.
 
 Clients of this project seal their calls, and mark them as sealed in the metadata. All messages of a sealed call have a
-checksum, in both directions. Calls of other clients, such as grpcurl, have none. Only responses with policies are never
+checksum, in both directions. Calls of other clients, such as grpcurl, have none. Responses with policies are never
 sealed: each policy carries a SHA-256, and all actors get the same message.
 """
 
@@ -27,7 +27,7 @@ _POLICIES = ("/actorq.v1.QuantizerService/WatchPolicies", "/actorq.v1.QuantizerS
 
 Serializer = Callable[[Any], bytes]
 Deserializer = Callable[[Any], Any]
-"""Takes bytes or a view of them."""
+"""Serializes to bytes or a view of them."""
 
 
 def seal(data: bytes) -> bytes:
@@ -36,7 +36,7 @@ def seal(data: bytes) -> bytes:
 
 
 def unseal(data: bytes) -> memoryview:
-    """A view of the message behind the checksum. Raises CorruptedError when the checksum does not fit."""
+    """A view of the message behind the checksum. Raises CorruptedError when the checksum does not match."""
     message = memoryview(data)[_HEADER.size :]
     expected = int.from_bytes(data[: _HEADER.size], "little")
     if len(data) < _HEADER.size or (found := crc32(message)) != expected:
@@ -46,17 +46,17 @@ def unseal(data: bytes) -> memoryview:
 
 
 class SealedCall:
-    """One call at the server: all its messages are sealed if its metadata says so."""
+    """One call at the server. All its messages are sealed if its metadata says so."""
 
     def __init__(self, call: grpc.HandlerCallDetails, deserialize: Deserializer, serialize: Serializer | None) -> None:
-        """serialize: None if responses are bytes already."""
+        """serialize: None if responses are already bytes."""
         self._deserialize = deserialize
         self._serialize = serialize
         self._sealed = SEALED in ((key, value) for key, value in call.invocation_metadata or ())
         self._answers_sealed = self._sealed and call.method not in _POLICIES
 
     def deserialize(self, data: bytes) -> Any:
-        """Decode a request. Raises CorruptedError when its checksum does not fit."""
+        """Decode a request. Raises CorruptedError when its checksum does not match."""
         return self._deserialize(unseal(data) if self._sealed else data)
 
     def serialize(self, message: Any) -> bytes:

@@ -1,12 +1,12 @@
-"""Packs bytes that are mostly 0: the values that are not 0 and the gaps between them, each compressed by zlib.
+"""Packs bytes that are mostly 0: the nonzero values and the gaps between them, each compressed by zlib.
 
-The weights of sparse policies are such bytes, in float32 and in int8. The packed form is
+The weights of sparse policies are mostly 0, in float32 and in int8. The packed form is
 
     uint32 little-endian: size of the first stream; the first stream; the second stream
 
-The first stream decompresses to gaps of one byte each: the number of zeros before each value, counted from the value
-before. A gap of 255 stands for 255 zeros without a value after them. The second stream decompresses to the values.
-zlib codes gaps of random positions down to about their entropy. zlib alone on the plain bytes takes 30% more.
+The first stream decompresses to gaps of one byte each: the number of zeros between the previous value and the next.
+A gap of 255 represents 255 zeros without a following value. The second stream decompresses to the values. zlib codes
+gaps of random positions close to their entropy. zlib alone on the plain bytes needs 30% more.
 """
 
 import struct
@@ -19,10 +19,10 @@ from actorq.errors import InvalidInputError
 
 _LENGTH = struct.Struct("<I")
 _LONGEST = 255
-# Packing is tried up to these shares of bytes that are not 0. Structured sparsity gives half such bytes. Large data
-# takes long to pack, so its bound is lower. Fewer than 3% of the bytes of dense weights are 0.
+# Largest shares of nonzero bytes for which packing is tried. Structured sparsity gives half such bytes. Packing large
+# data is slow, so its bound is lower. Fewer than 3% of the bytes of dense weights are 0.
 _DENSEST, _DENSEST_OF_LARGE, _LARGE_BYTES = 0.75, 0.5, 1024 * 1024
-# Size of the sample that decides: 64 KiB, so that large dense policies wait only microseconds.
+# Size of the sample that decides. It is small, so that large dense policies wait only microseconds.
 _SAMPLES, _SAMPLE_BYTES = 64, 1024
 _LEVEL = 6
 # Bound on the ratio of plain to packed size. A policy with 2% of its weights shrinks to a hundredth.
@@ -30,7 +30,7 @@ MOST_GAIN = 1024
 
 
 def pack(data: bytes) -> bytes | None:
-    """The packed form; None if too few bytes are 0, if packing gains nothing, or more than `MOST_GAIN`."""
+    """The packed form; None if too few bytes are 0, or if the gain is negative or above `MOST_GAIN`."""
     array = np.frombuffer(data, np.uint8)
     densest = _DENSEST if len(array) <= _LARGE_BYTES else _DENSEST_OF_LARGE
     if not len(array) or np.count_nonzero(sample := _sample(array)) > densest * len(sample):
@@ -40,7 +40,7 @@ def pack(data: bytes) -> bytes | None:
         return None
     zeros = np.diff(positions, prepend=-1) - 1
     long = zeros // _LONGEST
-    # A run of 255 * n zeros or more adds n escapes before its last gap.
+    # A run of at least 255 * n zeros adds n escapes before its last gap.
     gaps = np.full(int(long.sum()) + len(zeros), _LONGEST, np.uint8)
     gaps[np.cumsum(long + 1) - 1] = zeros % _LONGEST
     first = _deflated(gaps.tobytes())
@@ -52,7 +52,7 @@ def unpack(packed: bytes, size: int, block_size: int = 256 * 1024) -> bytes:
     """The plain bytes.
 
     size: number of plain bytes. Memory stays within a few times this size, for any content of the streams.
-    block_size: number of gaps that are converted to positions at a time. Positions take eight times the memory.
+    block_size: number of gaps converted to positions at a time. Positions need eight times the memory.
 
     Raises InvalidInputError for damaged data.
     """
@@ -85,7 +85,7 @@ def unpack(packed: bytes, size: int, block_size: int = 256 * 1024) -> bytes:
 
 
 def _sample(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """All bytes, or for large data blocks from all over."""
+    """All bytes; of large data, blocks spread over all of it."""
     if len(array) <= _SAMPLES * _SAMPLE_BYTES:
         return array
     starts = np.linspace(0, len(array) - _SAMPLE_BYTES, _SAMPLES).astype(np.int64)
@@ -93,13 +93,13 @@ def _sample(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _deflated(data: bytes) -> bytes:
-    # Z_FILTERED suits data with few repetitions: gaps become 3% smaller.
+    # Z_FILTERED suits data with few repetitions: gaps become smaller.
     deflater = zlib.compressobj(_LEVEL, strategy=zlib.Z_FILTERED)
     return deflater.compress(data) + deflater.flush()
 
 
 def _inflated(stream: memoryview, limit: int, what: str) -> bytes:
-    """A zlib stream of at most `limit` bytes, whole and with nothing after it."""
+    """Decompress a complete zlib stream to at most `limit` bytes. No data may follow it."""
     inflater = zlib.decompressobj()
     try:
         data = inflater.decompress(stream, limit + 1)

@@ -1,1 +1,1 @@
-"""Mutual TLS: certificates, roles, and who may call what."""
+"""Mutual TLS: certificates, roles, and permissions for calls."""

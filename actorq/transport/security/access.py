@@ -1,4 +1,4 @@
-"""Admits a call only with a certificate whose role the role table allows. Part of every server with TLS."""
+"""Admits only calls whose certificate has an allowed role. Part of every server with TLS."""
 
 import asyncio
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _MOST_REMEMBERED = 4096
 
 @dataclass(frozen=True)
 class Access:
-    """Who may call a server with TLS.
+    """The rules for calls to a server with TLS.
 
     run: the run that certificates must name.
     deny: file with the serial numbers of denied certificates.
@@ -32,15 +32,15 @@ class Access:
     connection_age_s: float = 3600.0
 
     def server_options(self) -> list[tuple[str, int]]:
-        """gRPC options for the age of connections. Streams have a twelfth of it to end by themselves."""
+        """gRPC options for the age of connections. An open stream gets 1/12 of that age as a grace period."""
         age_ms = round(self.connection_age_s * 1e3)
         return [("grpc.max_connection_age_ms", age_ms), ("grpc.max_connection_age_grace_ms", max(1, age_ms // 12))]
 
 
 class Gate:
-    """Refuses calls that their certificate does not allow. Lives on the event loop.
+    """Refuses calls that their certificate does not allow. Runs on the event loop.
 
-    A stream also ends, within `_PERIOD_S`, when its certificate is denied later: see `watch`.
+    When a certificate is denied later, its open streams end within `_PERIOD_S`: see `watch`.
     """
 
     def __init__(self, access: Access) -> None:
@@ -67,11 +67,11 @@ class Gate:
         task = asyncio.current_task()
         if streaming and task is not None:
             self._streams[task] = identity
-            # Not in a `finally`: a call that is canceled leaves its generator to the garbage collector.
+            # Not in a `finally`: a canceled call leaves its generator to the garbage collector.
             context.add_done_callback(lambda _: self._streams.pop(task, None))
 
     def reason(self, error: BaseException) -> BaseException:
-        """The reason why the current task's call ended with `error`. A cancellation may come from `watch`."""
+        """The reason why the current task's call ended with `error`. `watch` may have caused a cancellation."""
         task = asyncio.current_task()
         identity = self._streams.get(task) if task is not None and isinstance(error, asyncio.CancelledError) else None
         if task is None or identity is None or identity.serial not in self._denied:
@@ -80,7 +80,7 @@ class Gate:
         return _denied(identity)
 
     async def watch(self) -> None:
-        """End streams when their certificate is denied. Runs as long as the server."""
+        """End the streams of denied certificates. Runs as long as the server."""
         while True:
             await asyncio.sleep(_PERIOD_S)
             for task, identity in list(self._streams.items()):

@@ -1,7 +1,7 @@
 """An authority that signs a certificate for each member of a run.
 
-`write_certificates` makes one for development, whose key is not kept. For longer use, take an authority that renews
-certificates, such as cert-manager. The files have the same names.
+`write_certificates` creates an authority for development and discards its key. For longer use, use an authority that
+renews certificates, such as cert-manager. Its files have the same names.
 """
 
 import ipaddress
@@ -33,7 +33,7 @@ _LONGEST_DNS_NAME = 253
 def member_names(member: str, namespace: str, service: str = "") -> tuple[str, ...]:
     """The names by which clients reach a member: on this machine, and as a service in a cluster's namespace.
 
-    service: the name of the member's service there, when it is not the member's.
+    service: the name of the member's service in the cluster, if it differs from the member's name.
     """
     local = ("localhost", "127.0.0.1", "::1")
     if member not in ("learner", "quantizer", "relay"):
@@ -47,13 +47,13 @@ def member_names(member: str, namespace: str, service: str = "") -> tuple[str, .
 def write_certificates(
     directory: Path, namespace: str, extra_names: Iterable[str], begin: datetime, days: int, run: str = DEFAULT_RUN
 ) -> None:
-    """Make `directory` with ca.crt and a folder for each role with ca.crt, tls.crt and tls.key, all or nothing.
+    """Create `directory` with ca.crt and a folder for each role (ca.crt, tls.crt, tls.key). All or nothing is written.
 
-    extra_names: further DNS names and IP addresses for which every certificate is valid.
-    begin: start of the validity of `days` days.
+    extra_names: additional DNS names and IP addresses in every certificate.
+    begin: start of the validity, which lasts `days` days.
     run: the run of the certificates, as in `transport.run`.
 
-    Raises UserError when the directory exists or cannot be written, or for a malformed name.
+    Raises UserError when the directory exists or cannot be written, or when a name is malformed.
     """
     if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
         raise UserError(
@@ -102,14 +102,14 @@ class Authority:
     def made(
         cls, name: str, begin: datetime, end: datetime, key: ec.EllipticCurvePrivateKey | None = None
     ) -> "Authority":
-        """A new authority. With the key of an earlier one, the certificates of either are valid for both."""
+        """A new authority. With the key of an earlier one, certificates of both are valid for both."""
         key = key or ec.generate_private_key(ec.SECP256R1())
         extensions = x509.BasicConstraints(ca=True, path_length=0), _usage(signs_certificates=True)
         return cls(_signed(_name(name), key.public_key(), _name(name), key, begin, end, *extensions), key)
 
     @classmethod
     def read(cls, pem: Issued) -> "Authority":
-        """The authority of a certificate and a key. Raises ValueError unless they belong together."""
+        """The authority with this certificate and key. Raises ValueError unless they match."""
         certificate = x509.load_pem_x509_certificate(pem.certificate)
         return cls(certificate, _key_of(certificate, pem.key))
 
@@ -120,7 +120,7 @@ class Authority:
 
     @property
     def pem(self) -> Issued:
-        """The certificate and its key, as `read` takes them."""
+        """The certificate and its key, in the form that `read` expects."""
         return Issued(self._certificate.public_bytes(serialization.Encoding.PEM), _key_text(self._key))
 
     def renewed(self, begin: datetime, end: datetime) -> "Authority":
@@ -191,7 +191,7 @@ def _key_text(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _key_of(certificate: x509.Certificate, text: bytes) -> ec.EllipticCurvePrivateKey:
-    """The key of a certificate. Raises ValueError when it is another's."""
+    """The key of a certificate. Raises ValueError when it does not match."""
     try:
         key = serialization.load_pem_private_key(text, password=None)
     except (TypeError, UnsupportedAlgorithm) as error:

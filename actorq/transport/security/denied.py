@@ -9,13 +9,13 @@ from actorq.errors import UserError
 
 _log = logging.getLogger(__name__)
 
-# Protects against a file that is huge by mistake.
+# Protects against a file that is too large by mistake.
 _MOST_BYTES = 1024 * 1024
-# As printed by `openssl x509 -noout -serial`, or with colons.
+# In the form that `openssl x509 -noout -serial` prints, or with colons.
 _SERIAL = re.compile(r"(?:serial=)?([0-9A-F]{1,2}(?::?[0-9A-F]{1,2}){0,31})", re.ASCII | re.IGNORECASE)
 
-# Identifies the content of the file: modification time, size and inode. The error number when the system cannot tell;
-# None without a file.
+# Identifies the content of the file: modification time, size and inode. It is the error number if the system call
+# fails, and None without a file.
 _Stamp = tuple[int, int, int] | int | None
 
 
@@ -23,8 +23,8 @@ class DenyList:
     """Follows a file with one serial number in hexadecimal per line; # begins a comment.
 
     Without a file, nothing is denied; the file may appear later. Each query checks the file, which costs one system
-    call. A list that is unreadable or gone is logged once, and the previous list stays in use: an empty file denies
-    nothing.
+    call. If the list becomes unreadable or disappears, one line is logged and the previous list stays in use. An empty
+    file denies nothing.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -51,7 +51,7 @@ class DenyList:
         except FileNotFoundError:
             return None
         except OSError as error:
-            # A file may be there, so reading it tells the error.
+            # The file may exist, and reading it will report the error.
             return error.errno or -1
         return (status.st_mtime_ns, status.st_size, status.st_ino) if status else None
 

@@ -1,26 +1,26 @@
-"""Checks whether peers will accept a certificate. The process makes a TLS handshake with itself, without a network."""
+"""Checks whether peers will accept a certificate: the process makes a TLS handshake with itself, without a network."""
 
 import ssl
 from pathlib import Path
 from typing import Any
 
-# OpenSSL's error for a certificate that is only for servers. Such a certificate is accepted here.
+# OpenSSL's error for a certificate that is only for servers. This module accepts such certificates.
 _INVALID_PURPOSE = 26
 # Each end sends at most twice.
 _TURNS = 4
 
 
 def shake_hands(authority: Path, certificate: Path, key: Path) -> tuple[str, ...] | None:
-    """Show the certificate to an end that trusts only `authority`. All files are PEM.
+    """Present the certificate to an end that trusts only `authority`. All files are PEM.
 
-    Returns the URIs among the certificate's alternative names; None for a certificate that is for servers only.
+    Returns the URIs among the certificate's alternative names; None for a certificate that is only for servers.
 
-    Raises ssl.SSLCertVerificationError when the certificate is expired, not valid yet, or not signed by the authority.
+    Raises ssl.SSLCertVerificationError when the certificate is expired, not yet valid, or not signed by the authority.
     Raises another ssl.SSLError when a file has wrong content, and OSError when a file cannot be read.
     """
     server = _context(ssl.PROTOCOL_TLS_SERVER, authority, certificate, key)
     server.verify_mode = ssl.CERT_REQUIRED
-    # As in gRPC: an intermediate authority may be trusted without its root.
+    # As in gRPC, an intermediate authority may be trusted without its root.
     server.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     client = _context(ssl.PROTOCOL_TLS_CLIENT, authority, certificate, key)
     client.check_hostname = False
@@ -38,7 +38,7 @@ def shake_hands(authority: Path, certificate: Path, key: Path) -> tuple[str, ...
 def _context(protocol: "ssl._SSLMethod", authority: Path, certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.load_verify_locations(cafile=authority)
-    # The empty password keeps OpenSSL from asking the terminal for one.
+    # The empty password prevents OpenSSL from prompting on the terminal.
     context.load_cert_chain(certificate, key, password="")
     return context
 

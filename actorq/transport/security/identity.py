@@ -29,7 +29,7 @@ _DER_SEQUENCE, _DER_INTEGER, _DER_VERSION = 0x30, 0x02, 0xA0
 
 @dataclass(frozen=True)
 class Identity:
-    """The owner of a certificate. `name` is empty where the owner may have any name."""
+    """The owner of a certificate. An empty `name` allows any name."""
 
     role: ServiceRole
     run: str
@@ -42,7 +42,7 @@ class Identity:
 
 
 def identity_uri(role: str, run: str, name: str = "") -> str:
-    """The URI of a certificate."""
+    """The URI for a certificate with this identity."""
     return f"{_TRUST_DOMAIN}run/{run}/role/{role}{f'/{name}' if name else ''}"
 
 
@@ -60,7 +60,7 @@ def parse_identity(uris: Sequence[str], serial: int = 0) -> Identity:
 
 
 def identity_of(authentication: Mapping[str, Sequence[bytes]]) -> Identity | None:
-    """The peer of a call with this `auth_context()`; None without TLS. Raises DeniedError for one without identity."""
+    """The peer of a call with this `auth_context()`; None without TLS. Raises DeniedError if it has no identity."""
     certificates = authentication.get("x509_pem_cert")
     if not certificates:
         return None
@@ -71,7 +71,7 @@ def identity_of(authentication: Mapping[str, Sequence[bytes]]) -> Identity | Non
 def require_member(context: Any, name: str, role: str | None) -> None:
     """Raise DeniedError unless the certificate of the call's peer allows this actor's name and role.
 
-    role: actor or evaluator; None if not known. A call without TLS or without a network may have any.
+    role: actor or evaluator; None if unknown. A call without TLS or without a network may have any role.
     """
     identity = None if context is None else identity_of(context.auth_context())
     if identity is None:
@@ -84,7 +84,7 @@ def require_member(context: Any, name: str, role: str | None) -> None:
 
 
 def owner_of(context: Any) -> str:
-    """Who a call comes from: the certificate's serial number, 0 without TLS, and the address without the port."""
+    """The caller: the certificate's serial number (0 without TLS), and the address without the port."""
     if context is None:
         return ""
     identity = identity_of(context.auth_context())
@@ -94,7 +94,7 @@ def owner_of(context: Any) -> str:
 def serial_number(pem: bytes) -> int:
     """The serial number of a certificate in PEM. Raises DeniedError when it cannot be read.
 
-    The serial number is the first integer in a certificate. So services need no package that parses certificates.
+    The serial number is the first integer in a certificate. Services therefore need no package to parse certificates.
     """
     try:
         der = ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))
@@ -109,7 +109,7 @@ def serial_number(pem: bytes) -> int:
 
 
 def _der_content(der: bytes, at: int, tag: int) -> tuple[int, int]:
-    """Begin and end of the content of the element at `at`. Raises ValueError for another tag."""
+    """Start and end of the content of the element at `at`. Raises ValueError for another tag."""
     if der[at] != tag:
         raise ValueError(f"expected DER tag {tag:#x}, got {der[at]:#x}")
     length, begin = der[at + 1], at + 2

@@ -1,4 +1,4 @@
-"""Certificates that are renewed while a process lives, as cert-manager renews a mounted secret."""
+"""Follows certificates that are renewed while a process runs, for example when cert-manager renews a mounted secret."""
 
 import logging
 import threading
@@ -10,9 +10,9 @@ _log = logging.getLogger(__name__)
 
 
 class Renewal:
-    """Follows the folder of certificates. Thread-safe.
+    """Watches the folder of certificates. Thread-safe.
 
-    A check reads three small files. It is made for each new connection, not for each message.
+    A check reads three small files. It happens for each new connection, not for each message.
     """
 
     def __init__(self, certificates: Certificates) -> None:
@@ -21,7 +21,7 @@ class Renewal:
         self._told = ""
 
     def poll(self) -> Certificates | None:
-        """New certificates since the last call, or None. Unusable ones are logged and not returned.
+        """New certificates since the last call, or None. Unusable certificates are logged and not returned.
 
         Only one caller gets them, so each user needs its own Renewal.
         """
@@ -37,5 +37,5 @@ class Renewal:
                 self._told = str(error)
                 return None
             self._told = ""
-            _log.info("certificates: the next connection uses the new ones in %s", directory)
+            _log.info("certificates: the next connection uses the new certificates in %s", directory)
             return self._newest

@@ -1,7 +1,7 @@
-"""Which role may call which RPC.
+"""The roles that may call each RPC.
 
 With mutual TLS, each certificate names one role (identity.py). Each RPC in protos/actorq/v1 names the roles of its
-callers. A server looks here before the servicer runs (access.py). An RPC without roles is refused. Without TLS, every
+callers. A server checks them before the servicer runs (access.py). An RPC without roles is refused. Without TLS, every
 caller may call every RPC.
 """
 
