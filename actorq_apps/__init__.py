@@ -1,4 +1,4 @@
-"""What people run around the services: the command `actorq`, runs on this machine and on Kubernetes, and the operator.
+"""User-facing programs: the command `actorq`, runs on this machine and on Kubernetes, and the operator.
 
-It starts services as processes, and uses what `actorq` offers. No service imports it.
+They start services as processes and use the packages of `actorq`. No service imports them.
 """

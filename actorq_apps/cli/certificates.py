@@ -1,4 +1,4 @@
-"""`actorq certificates`: certificates for mutual TLS while developing."""
+"""`actorq certificates`: certificates for mutual TLS during development."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -16,16 +16,16 @@ from actorq.transport.security.identity import DEFAULT_RUN, RUN_EXPECTED, RUN_PA
 from actorq.transport.security.roles import ROLES
 
 _PROGRAM = "actorq certificates"
-_DESCRIPTION = """Make a certificate authority and certificates signed by it. DIR gets one folder for each role, such as
-learner, actor and operator, with ca.crt, tls.crt and tls.key. The authority's key is not kept, so no certificates can
-be added. Make new ones in another folder before they expire."""
+_DESCRIPTION = """Create a certificate authority and certificates signed by it. DIR gets one folder for each role, such
+as learner, actor and operator, with ca.crt, tls.crt and tls.key. The authority's key is discarded, so no certificates can
+be added. Create new ones in another folder before they expire."""
 
 
 class CertificatesSettings(Settings):
     """The names and the validity of the certificates."""
 
     names: tuple[str, ...] = Field(
-        (), description="further DNS names and IP addresses of the services, valid in every certificate"
+        (), description="additional DNS names and IP addresses of the services, valid in every certificate"
     )
     namespace: Annotated[
         str,
@@ -33,17 +33,17 @@ class CertificatesSettings(Settings):
         Expected("at most 63 lower-case letters, digits and inner hyphens"),
     ] = Field("actorq", description="namespace of the cluster in which the services have DNS names")
     run: Annotated[str, Field(pattern=RUN_PATTERN), Expected(RUN_EXPECTED)] = Field(
-        DEFAULT_RUN, description="name of the certificates' run; services take it as --transport.run"
+        DEFAULT_RUN, description="name of the certificates' run; services get it as --transport.run"
     )
     days: Annotated[Whole, Field(ge=1, le=3650)] = Field(365, description="days of validity")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Make certificates and print how to use them."""
+    """Create certificates and print how to use them."""
     parser = argument_parser(_PROGRAM, _DESCRIPTION, (CertificatesSettings,))
     parser.usage = f"{_PROGRAM} init DIR [flags]"
     parser.add_argument("action", choices=("init",), metavar="init", help="make new certificates")
-    parser.add_argument("directory", type=Path, metavar="DIR", help="folder to make; it must be absent or empty")
+    parser.add_argument("directory", type=Path, metavar="DIR", help="folder to create; it must be absent or empty")
     namespace = parser.parse_args(arguments)
     how = Sources.read((CertificatesSettings,), namespace).resolve(CertificatesSettings)
     directory: Path = namespace.directory

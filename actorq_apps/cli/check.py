@@ -1,4 +1,4 @@
-"""`actorq check`: what a run would meet in an environment, and which settings fit."""
+"""`actorq check`: tries an environment and shows suitable settings and possible problems of a run."""
 
 import json
 import sys
@@ -19,9 +19,9 @@ from actorq_apps.local.algorithm import about_wrappers, fit_algorithm, fit_envir
 from actorq_apps.local.environment import try_environment
 from actorq_apps.local.events import sigterm_as_exit
 
-_DESCRIPTION = """Try an environment with random actions, for ten seconds at most, and print what a run would meet: its
-spaces as policies see them, episodes, rewards, speed, whether a seed repeats an episode, which algorithms can act in
-it, and which settings follow. What may go wrong in a run is a warning with a remedy. Accepts all settings of actorq
+_DESCRIPTION = """Try an environment with random actions for at most ten seconds. Print its spaces as policies see them,
+its episodes, rewards and speed, and whether a seed repeats an episode. Also print which algorithms support its actions,
+and which settings a run would use. Each possible problem is a warning with a remedy. Accepts all settings of actorq
 train. Exit codes: 0, 2 for an environment that does not work."""
 _READS = (
     *("environment", "environment_args", "environment_wrappers", "environment_backend", "image_layout", "algorithm"),
@@ -32,15 +32,15 @@ _READS = (
 Figures = Mapping[str, Any]
 
 STEPS, _MOST_STEPS = 2_000, 1_000_000
-# Observations beyond this range train slowly without normalization. Rewards beyond it make values large.
+# Observations beyond this range train slowly without normalization. Larger rewards make values large.
 _LARGE_OBSERVATION, _LARGE_REWARD = 10.0, 100.0
-# Random actions in a learner of average speed: fewer steps are what limits a run.
+# Speed of random actions. A slower environment limits a run with a learner of average speed.
 _SLOW_STEPS_PER_S = 200.0
 _SHOWN = 8
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Try the environment, and print."""
+    """Try the environment and print the findings."""
     parser = argument_parser("actorq check", _DESCRIPTION, (RunConfig,), _READS)
     add_environment(parser)
     steps = number(1, _MOST_STEPS, f"1 to {_MOST_STEPS:,} steps", int)
@@ -78,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def lines_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> Iterator[tuple[str, str]]:
-    """What is printed of an environment: a word and a text for each line."""
+    """The printed lines about an environment: a word and a text each."""
     seen = spec.observations_text if spec.leaves else f"{spec.observations_text} ({spec.observations.dtype})"
     if figures["observations"]:
         low, high = figures["observations"]
@@ -104,7 +104,7 @@ def lines_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> Iter
 
 
 def warnings_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> Iterator[str]:
-    """What may go wrong in a run, each with its remedy."""
+    """Possible problems of a run, each with its remedy."""
     for reason, count in figures["faults"].items():
         yield f"{count} of {figures['steps']:,} steps failed: {reason}; a run drops such steps, so mend the environment"
     if not figures["repeats"]:
@@ -143,7 +143,7 @@ def _episodes(spec: EnvironmentSpec, figures: Figures) -> str:
 
 
 def _algorithms(spec: EnvironmentSpec) -> tuple[list[str], list[str]]:
-    """The built-in algorithms that take the actions, and the others."""
+    """The built-in algorithms that support the actions, and the others."""
     takes = taking(*spec.action_kinds)
     return takes, [name for name in ALGORITHMS if name not in takes]
 

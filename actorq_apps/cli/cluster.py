@@ -1,4 +1,4 @@
-"""`actorq cluster`: a run on Kubernetes, with the permissions of the user."""
+"""`actorq cluster`: a run on Kubernetes, with the user's permissions."""
 
 import math
 import sys
@@ -30,7 +30,7 @@ from actorq_apps.cluster.training_runs import RecordedEnd, is_training_run
 from actorq_apps.local.events import Events, signals_as_events
 from actorq_apps.operator.naming import check_run_name, named
 
-# Services of which a run has one each.
+# Services of which a run has exactly one.
 _FORWARDED = ("learner", "quantizer")
 _FROM_0 = number(0, math.inf, "0 or more", int)
 _HELP = """usage: actorq cluster COMMAND [flags]
@@ -123,7 +123,7 @@ def _up(arguments: Sequence[str]) -> None:
 
 
 def _has_begun(cluster: Cluster, certificates: Certificates | None) -> bool:
-    """Whether the run has made steps. Without a ready learner, the next one checks its configuration itself."""
+    """Whether the run has made steps. False without a ready learner: the next learner checks its configuration."""
     views = [diagnosis.view(pod) for pod in access.pods_of(cluster, "learner")]
     status, _ = _ask(cluster, views, certificates)
     return status.environment_steps > 0 if status else any(view.ready for view in views)
@@ -167,9 +167,9 @@ def _wait(arguments: Sequence[str]) -> int:
     given = _parsed(parser, arguments, math.inf, "time limit (default: none); then exit code 1")
     certificates = Certificates.of(given.certificates, "operator")
     cluster = connect(given.namespace, given.run)
-    # After its end a TrainingRun has no pods.
+    # A TrainingRun has no pods after its end.
     if not (given.run and (access.pods_of(cluster) or is_training_run(cluster, ()))):
-        # With the name of the run its TrainingRun can be read.
+        # The run's name identifies its TrainingRun.
         cluster = connect(given.namespace, run_of(access.some_pods(cluster)[0]))
     end = _await(cluster, cluster.run, certificates, given.timeout, until_over=True)
     print(summary(end))
@@ -177,7 +177,7 @@ def _wait(arguments: Sequence[str]) -> int:
 
 
 def _ask(cluster: Cluster, pods: Sequence[PodView], certificates: Certificates | None) -> tuple[RunStatus | None, str]:
-    """The run's status, and a line with the status or with the reason for its absence."""
+    """The run's status, and a line with the status or the reason why it is missing."""
     if not any(pod.ready for pod in pods if pod.role == "learner"):
         return None, "the run's status is not known: the learner's pod is not ready"
     try:
@@ -203,7 +203,7 @@ def _scale(arguments: Sequence[str]) -> None:
     if len(found) > 1:
         runs = ", ".join(sorted(run_of(each) or name_of(each) for each in found))
         raise UserError(f"namespace {cluster.namespace} has actors of {runs}: choose one with --run")
-    # The operator sets the number of its Deployment's pods to that of the TrainingRun.
+    # The operator resets the Deployment's number of pods to that of the TrainingRun.
     is_owned = bool(items(found[0]["metadata"], "ownerReferences"))
     scaled = (*TRAINING_RUN, run_of(found[0])) if is_owned else ("apps/v1", "Deployment", name_of(found[0]))
     before = cluster.scale(*scaled, given.replicas)
@@ -261,7 +261,7 @@ def _forward(arguments: Sequence[str]) -> None:
 
 
 def _complain(text: str) -> None:
-    # In one write, because several threads may report.
+    # A single write, because several threads may report.
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 

@@ -1,4 +1,4 @@
-"""`actorq compare`: one task under several schemes and seeds, with a report."""
+"""`actorq compare`: trains one task with several schemes and seeds, and writes a report."""
 
 import math
 import shlex
@@ -39,13 +39,13 @@ from actorq_apps.local.algorithm import Describe
 from actorq_apps.local.environment import environment_of
 from actorq_apps.local.services import is_importable
 
-_DESCRIPTION = """Train one task under several schemes and seeds on this machine, one run after the other. Report
+_DESCRIPTION = """Train one task with several schemes and seeds on this machine, one run after the other. Report
 learning curves, throughput, time to a target return, energy, and ratios to fp32 and to PyTorch with intervals. Flags,
---config and environment give the task as in actorq train. Finished runs are kept: the same command continues an
-interrupted comparison, and restarts its unfinished run. DIR/report.html has everything on one page,
-DIR/comparison.json the figures."""
+--config and environment define the task as in actorq train. Finished runs are kept: the same command continues an
+interrupted comparison, and restarts its unfinished run. DIR/report.html shows everything on one page,
+DIR/comparison.json has the figures."""
 _OWN = {"seed": "--seeds", "scheme": "--schemes"}
-# The runs of a comparison would share a folder of object storage.
+# All runs of a comparison would share one folder of object storage.
 _IGNORES = (
     *_OWN,
     *("checkpoint.object_storage", "checkpoint.object_storage_endpoint", "checkpoint.object_storage_replay"),
@@ -54,7 +54,7 @@ _IGNORES = (
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Make the missing runs, then write the report. Returns the exit code."""
+    """Start the missing runs, then write the report. Returns the exit code."""
     parser = _parser()
     given = parser.parse_args(arguments)
     return with_queued_output(lambda: _compare(arguments, parser, given))
@@ -72,7 +72,7 @@ def _compare(arguments: Sequence[str], parser: OneLineParser, given: Any) -> int
         remedy = "run in the folder of ActorQ's sources, or add this folder to PYTHONPATH"
         raise UserError(f"--schemes torch: {TORCH_ACTOR} cannot be imported: {remedy}")
     folder, machine = ComparisonFolder(given.directory), this_machine()
-    # The settings that all runs of a folder share. Further seeds may be added later.
+    # The settings that all runs of a folder share. Seeds may be added later.
     shared = {variant.name: config.model_dump(mode="json", exclude={"seed"}) for variant, config in configs.items()}
     folder.open({"time_to": given.time_to, "variants": shared}, machine)
     schedule = interleaved(variants, seeds)
@@ -118,20 +118,20 @@ def _parser() -> OneLineParser:
         action="append",
         default=[],
         metavar=("SETTING", "VALUE"),
-        help="a setting and several values, such as dqn.hidden-sizes 64,64 256,256; each is run under all schemes; may "
-        "be repeated for further settings (default: none)",
+        help="a setting and several values, such as dqn.hidden-sizes 64,64 256,256; each value runs with all schemes; "
+        "may be repeated for further settings (default: none)",
     )
     own.add_argument(
         "--time-to",
         type=number(-sys.float_info.max, sys.float_info.max, "a finite number"),
         metavar="RETURN",
-        help="evaluated return to measure the time to (default: target_return, at which runs end)",
+        help="evaluated return for the time to the target (default: target_return, at which runs end)",
     )
     return parser
 
 
 def _remembering() -> Describe:
-    """Describes environments. Variants share an environment, which is made once."""
+    """Returns environment specs. Variants that share an environment create it only once."""
     specs: dict[tuple[str, str, str], EnvironmentSpec] = {}
 
     def describe(config: RunConfig) -> EnvironmentSpec:
@@ -146,7 +146,7 @@ def _remembering() -> Describe:
 def _configs(
     parser: OneLineParser, arguments: Sequence[str], variants: Sequence[Variant], describe: Describe
 ) -> dict[Variant, RunConfig]:
-    """The configuration of each variant, resolved and checked as by `actorq train`. Raises UserError."""
+    """The configuration of each variant, resolved and checked as in `actorq train`. Raises UserError."""
     warnings_of_all: dict[str, None] = {}
     configs = {
         variant: resolved_config(
@@ -162,7 +162,7 @@ def _configs(
 
 
 def _check(configs: dict[Variant, RunConfig], time_to: float | None, describe: Describe) -> None:
-    """Raise UserError for a return after the end of a run, and for a URL of object storage, which all would share."""
+    """Raise UserError for a return above the target, and for an object storage URL, which all runs would share."""
     for config in configs.values():
         target = describe(config).reward_threshold if config.target_return is None else config.target_return
         if time_to is not None and target is not None and time_to > target:

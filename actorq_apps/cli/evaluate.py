@@ -1,4 +1,4 @@
-"""`actorq evaluate`: episodes of a run's policy."""
+"""`actorq evaluate`: runs episodes with a run's policy."""
 
 import sys
 from collections.abc import Collection, Sequence
@@ -29,12 +29,12 @@ from actorq_apps.local.evaluation import EvaluationRequest, EvaluationResult, Su
 from actorq_apps.local.events import sigterm_as_exit
 
 _EPISODES = 20
-# Behind an episode.
+# Suffix of an episode's line.
 _SUCCESS = {True: "  success", False: "  failure", None: ""}
 
 
 class EvaluateSettings(Settings):
-    """The policy to evaluate, and how."""
+    """The policy to evaluate, and how to evaluate it."""
 
     run_directory: Path | None = Field(None, description="folder of the run, if RUN_DIR is not given")
     episodes: Annotated[Episodes | None, DefaultText("20, with --record 1")] = Field(
@@ -42,19 +42,19 @@ class EvaluateSettings(Settings):
     )
     scheme: Annotated[
         SchemeChoice | None,
-        DefaultText("the run's own; of an auto run the one evaluated last when it has ended, else auto"),
+        DefaultText("the run's own; for a finished auto run that of the last evaluation, else auto"),
     ] = Field(
-        None, description="quantization of the policy; auto: the fastest here for the batches of the run's actors"
+        None, description="quantization of the policy; auto: the fastest on this machine for the run's batch size"
     )
     version: Annotated[
         VersionChoice | None,
-        DefaultText("the one evaluated last when the run has ended, or the best if it is gone, else the newest"),
+        DefaultText("for a finished run the last evaluated one, or the best if that is not retained, else the newest"),
     ] = Field(None, description="version of the policy: best, newest or a number; actorq policies lists them")
     seed: Annotated[Whole, Field(ge=0, lt=2**31)] = Field(1, description="seed of the environments")
     sampled: bool = Field(
         False,
-        description="draw actions from the policy's distribution, as the actors of an on-policy algorithm do; else "
-        "greedy actions",
+        description="draw actions from the policy's distribution, as actors of an on-policy algorithm do; otherwise "
+        "actions are greedy",
     )
     allow_modules: tuple[str, ...] = Field(
         (), description="modules of the working directory that the run's environment MODULE:NAME may import"
@@ -93,7 +93,7 @@ def run(arguments: Sequence[str]) -> int:
         version=RunPolicies(directory).find(how.version).version if how.version else _evaluated_version(directory),
         seed=how.seed,
         record=how.record,
-        # A version that the user names is never replaced.
+        # A version that the user names is never replaced by another.
         else_best=how.version is None,
         sampled=how.sampled,
     )
@@ -105,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _require_allowed(config: RunConfig, allowed: Collection[str]) -> None:
-    """Raise UserError when the run would import a module that lies here and is not allowed: which may be another's."""
+    """Raise UserError when the run would import a local module that is not allowed. It may be another user's module."""
     for module in modules_here(config):
         if module not in allowed:
             raise UserError(
@@ -158,17 +158,17 @@ def _print_result(result: EvaluationResult) -> None:
 
 
 def _scheme_of_run(directory: RunDirectory, config: RunConfig) -> str:
-    """The scheme of the run's actors. If each chose its own: the evaluator's if the run is over, else "auto"."""
+    """The scheme of the run's actors. With "auto": the evaluator's scheme if the run is over, else "auto"."""
     if config.scheme != AUTO:
         return config.scheme
     return str(_last_evaluation(directory).get("scheme") or AUTO)
 
 
 def _evaluated_version(directory: RunDirectory) -> int:
-    """The version of the run's last evaluation; while the run goes on 0, the newest."""
+    """The version of the run's last evaluation; 0 (the newest) while the run is active."""
     return int(_last_evaluation(directory).get("policy_version", 0))
 
 
 def _last_evaluation(directory: RunDirectory) -> dict[str, Any]:
-    """The evaluation in the run's summary; empty while the run goes on, when the summary is of an earlier life."""
+    """The evaluation in the run's summary. Empty while the run is active, because the summary is then outdated."""
     return {} if directory.is_in_use else directory.read_summary().get("evaluation") or {}

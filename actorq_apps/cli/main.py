@@ -1,4 +1,4 @@
-"""Entry point of the `actorq` command: finds the subcommand."""
+"""Entry point of the `actorq` command. Finds and runs the subcommand."""
 
 import difflib
 import os
@@ -11,9 +11,9 @@ from actorq.errors import UserError
 from actorq.extras import BASE, COMMAND_LINE, require
 from actorq.start import command_of, fast_imports, run_command
 
-# The extras whose packages a whole run needs.
+# The extras that a whole run needs.
 _RUN = ("learner", "quantizer", "actor")
-# Extras of commands. The others need no more than every installation has. Services check their own at their start.
+# Extras of commands. Other commands need only the base installation. Services check their own extras at the start.
 _EXTRAS: dict[str, tuple[str, ...]] = {
     "train": _RUN,
     "check": ("actor",),
@@ -26,21 +26,21 @@ _EXTRAS: dict[str, tuple[str, ...]] = {
     "export": ("quantizer",),
     "quantize": ("quantizer",),
 }
-# Only the module of the given command is imported, so that --help and --version answer at once.
+# Only the given command's module is imported, so that --help and --version are fast.
 _COMMANDS = {
     "train": ("actorq_apps.cli.start", "train on this machine: learner, quantizer, actors, evaluator and energy meter"),
-    "check": ("actorq_apps.cli.check", "try an environment: what a run would meet, which algorithms and settings fit"),
-    "compare": ("actorq_apps.cli.compare", "train under several schemes and seeds, and report how they compare"),
+    "check": ("actorq_apps.cli.check", "try an environment: possible problems, suitable algorithms and settings"),
+    "compare": ("actorq_apps.cli.compare", "train with several schemes and seeds, and compare the results"),
     "sweep": ("actorq_apps.cli.sweep.command", "search for settings with many runs, here or on Kubernetes"),
     "evaluate": ("actorq_apps.cli.evaluate", "run greedy episodes of a run's policy"),
     "policies": ("actorq_apps.cli.policies", "list the policy versions of a run: evaluation, scheme, fidelity, size"),
     "profile": (
         "actorq_apps.cli.profile",
-        "measure the parts of a run here: its limit, useful actors, what schemes save",
+        "measure the parts of a run here: its limit, useful actors, savings of schemes",
     ),
     "status": ("actorq_apps.cli.status", "show the status of a run"),
     "reset-environment": ("actorq_apps.cli.reset_environment", "make a run forget a wrong environment's spec"),
-    "verify": ("actorq_apps.cli.verify", "check the files of a run, and say what --resume would do"),
+    "verify": ("actorq_apps.cli.verify", "check the files of a run, and show what --resume would do"),
     "cluster": ("actorq_apps.cli.cluster", "run on Kubernetes: up, status, scale, logs, forward, down"),
     "certificates": ("actorq_apps.cli.certificates", "make a development authority and certificates for mutual TLS"),
     "info": (
@@ -54,7 +54,7 @@ _SERVICES = {
     "actor": ("actor_service", "run the actor service"),
     "meter": ("actorq_apps.meter", "run the energy meter of this machine"),
 }
-# Commands that need a service's libraries: a function of that service.
+# Commands that need a service's libraries. Each is a function of that service.
 _TOOLS = {
     "export": ("quantizer_service.command.export:command", "write a policy of a run as an ONNX file and a description"),
     "quantize": (
@@ -66,7 +66,7 @@ _TOOLS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns its exit code. A user's error is one line on standard error and exit code 2."""
+    """Run one command. Returns its exit code. A user's error gives one line on standard error, and exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     return run_command(lambda: _dispatch(given))
 
@@ -82,10 +82,10 @@ def _dispatch(given: list[str]) -> int:
         print(f"actorq {__version__}")
         return 0
     if name in _COMMANDS or name in _SERVICES or name in _TOOLS:
-        # The help of a command needs less than the command.
+        # The help of a command needs fewer packages than the command.
         extras = _EXTRAS.get(name, ()) if {"-h", "--help"}.isdisjoint(rest) else ()
         require(f"actorq {name}", (BASE, *((COMMAND_LINE,) if name in _COMMANDS else ()), *extras))
-    # The process becomes the service, so that signals and exit codes are its own, as in a pod.
+    # This process becomes the service, so signals and exit codes are the service's own, as in a pod.
     if name in _SERVICES:
         os.execv(sys.executable, [sys.executable, "-m", _SERVICES[name][0], *rest])
     if name in _TOOLS:

@@ -25,15 +25,15 @@ from actorq_apps.cli.display.display import wide_output
 from actorq_apps.cli.status import asking
 
 _DESCRIPTION = """List the policy versions of a run, one line for each version and stored scheme. The best and the
-newest version come first, then evaluated versions, then the others. A version can be exported and evaluated in every
-scheme."""
+newest version come first, then evaluated versions, then the others. Every version can be exported and evaluated in
+every scheme."""
 
 Describe = Callable[[int, Variant], PolicyDescriptor]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A policy of one version in one scheme, with its emitted encodings. marks: "best" and "newest", if it is."""
+    """A policy of one version in one scheme, with its emitted encodings. marks: "best", "newest", both or none."""
 
     version: RetainedPolicy
     policy: PolicyDescriptor
@@ -42,7 +42,7 @@ class Row:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the table, or the same as JSON."""
+    """Print the table, or the same values as JSON."""
     parser = OneLineParser(prog="actorq policies", usage="actorq policies RUN_DIR [flags]", description=_DESCRIPTION)
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN_DIR", help="folder of the run, which may be active")
     parser.add_argument("--quantizer", metavar="HOST:PORT", help="ask this quantizer instead of a folder")
@@ -64,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
 def _source(
     run: Path | None, quantizer: str, certificates: Certificates | None
 ) -> Iterator[tuple[list[RetainedPolicy], Describe]]:
-    """The versions, newest first, and a function that gives the descriptor of a policy."""
+    """The versions, newest first, and a function that returns the descriptor of a policy."""
     if run is not None:
         found = RunPolicies(RunDirectory(run))
         store = found.run.policies
@@ -87,7 +87,7 @@ def _rows(versions: list[RetainedPolicy], describe: Describe) -> Iterator[Row]:
         marks = tuple(choice for choice, found in chosen.items() if found is version)
         for scheme in version.schemes:
             variants = [variant for variant in version.variants if variant.scheme == scheme]
-            # A newer version may have replaced it meanwhile.
+            # A newer version may have replaced it in the meantime.
             with suppress(InvalidInputError, NotFoundError):
                 encodings = tuple(variant.weight_encoding for variant in variants)
                 yield Row(version, describe(version.version, variants[0]), encodings, marks)

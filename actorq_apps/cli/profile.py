@@ -38,7 +38,7 @@ from actorq_apps.profile.model import Prediction
 _DESCRIPTION = """Measure the parts of a run on this machine, in half a minute: a step of the environments, a call of
 the policy and a version in each scheme, an update of the learner, the path of transitions to the replay. Then predict
 the limit of the run, the number of actors that one learner can use, and the savings of each scheme. Accepts all
-settings of actorq train. Run little else meanwhile. Exit codes: 0, 2 for wrong input, 1 any other error."""
+settings of actorq train. Keep the machine idle meanwhile. Exit codes: 0, 2 for wrong input, 1 any other error."""
 _IGNORES = (
     *("target_return", "target_success", "max_environment_steps", "max_seconds", "hindsight", "exploration"),
     *("checkpoint", "policy_export", "telemetry", "transport"),
@@ -74,9 +74,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _profile(sources: Sources, config: RunConfig, namespace: Namespace, servers: ForkServers | None) -> int:
     config, _ = fit_algorithm(config, sources, True, partial(environment_of, servers=servers))
-    # Steps are measured alone, and other goals come from whole episodes.
+    # Steps are measured without hindsight, whose goals come from whole episodes.
     config = config.model_copy(update={"hindsight": HindsightConfig(copies=0)})
-    # Warnings that a service is not up yet would only confuse here.
+    # Warnings about services that are still starting would be confusing here.
     logging.basicConfig(level=logging.ERROR)
     cores = namespace.cores or len(os.sched_getaffinity(0))
     console = wide_output()
@@ -160,7 +160,7 @@ def _print_outlooks(
 
 
 def _print_table(console: Console, title: str, corner: str, schemes: Sequence[str], rows: dict[str, list[str]]) -> None:
-    """A column for each scheme. In a narrow terminal the names of rows take several lines, and figures stay whole."""
+    """Print a column for each scheme. On a narrow terminal, row names wrap and figures stay whole."""
     table = Table(title=title, box=None, header_style="bold", pad_edge=False)
     table.add_column(corner)
     for scheme in schemes:
@@ -173,7 +173,7 @@ def _print_table(console: Console, title: str, corner: str, schemes: Sequence[st
 def _print_settings(
     console: Console, config: RunConfig, shown: Sequence[Outlook], best: Outlook, deployment: Pods
 ) -> None:
-    # If a scheme quantizes no layer, actors get fp32.
+    # If a scheme quantizes no layer, actors use fp32.
     now = next((each for each in shown if each.scheme == config.scheme), shown[0])
     _say(console, f"{now.scheme}, {config.actors} actors: {explain(now.configured.limit)}")
     flags = f"--scheme {best.scheme} --actors {best.here.actors} --environments-per-actor {best.environments}"

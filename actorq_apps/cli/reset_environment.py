@@ -1,4 +1,4 @@
-"""`actorq reset-environment`: make a run forget its environment's spec, if its first actor reported a wrong one."""
+"""`actorq reset-environment`: makes a run forget its environment's spec, if its first actor reported a wrong one."""
 
 from collections.abc import Sequence
 
@@ -9,18 +9,18 @@ from actorq.process import parse_arguments
 from actorq.transport.options import Certificates
 from actorq_apps.cli.status import LearnerSettings, asked, asking
 
-_DESCRIPTION = """Make a run forget its environment's spec. The next actor's spec then counts. First stop the actors
-with the wrong environment. The run's earlier files are moved aside, never deleted."""
+_DESCRIPTION = """Make a run forget its environment's spec. The run then uses the next actor's spec. First stop the
+actors with the wrong environment. The run's earlier files are moved aside, never deleted."""
 
 
 class ResetSettings(LearnerSettings):
     """The run to reset, and whether to reset a run that has made progress."""
 
-    discard: bool = Field(False, description="also reset a run that has made progress, and start it anew")
+    discard: bool = Field(False, description="also reset a run that has made progress, and start it from the beginning")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Reset the run and print where its files are."""
+    """Reset the run and print the folder of its earlier files."""
     (how,) = parse_arguments("actorq reset-environment", _DESCRIPTION, (ResetSettings,), arguments)
     assert isinstance(how, ResetSettings)
     found = asked(how.learner)
@@ -31,5 +31,5 @@ def run(arguments: Sequence[str]) -> int:
     print(f"forgotten: {spec.environment_id}, observations {list(spec.observations.shape)}" if spec else "no spec yet")
     if reset.set_aside:
         print(f"earlier files: {reset.set_aside}, on the learner's disk")
-    print("the spec of the next actor counts")
+    print("the run will use the spec of the next actor")
     return 0

@@ -1,4 +1,4 @@
-"""Starts `actorq train`: services import their modules while this process imports its own."""
+"""Starts `actorq train`. Services import their modules while this process imports its own."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from actorq_apps.local.forkserver import fork_servers
 def run(arguments: Sequence[str]) -> int:
     """Train, or print the help. Returns the exit code."""
     if not {"-h", "--help"}.isdisjoint(arguments):
-        # Imported here, because the fork servers must start before this import.
+        # Imported here, because the fork servers must start before this slow import.
         from actorq_apps.cli import train
 
         return train.run(arguments)

@@ -1,4 +1,4 @@
-"""`actorq status`: the status of a run, from its learner."""
+"""`actorq status`: prints the status of a run, as reported by its learner."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ _DESCRIPTION = """Show the status of the newest active run under runs/, of the r
 
 
 class LearnerSettings(Settings):
-    """The learner to ask."""
+    """The address of the learner."""
 
     learner: Annotated[str | None, DefaultText("that of the newest run here")] = Field(
         None, description="HOST:PORT of the learner"
@@ -42,14 +42,14 @@ class LearnerSettings(Settings):
 
 
 class StatusSettings(LearnerSettings):
-    """The run to ask, and how."""
+    """The run, and how to show its status."""
 
     watch: bool = Field(False, description="show the status until the run is over or Ctrl-C")
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A learner's address and the view before it answers; for a run on this machine its folder and certificates."""
+    """A learner's address, and the view before it answers. For a local run also its folder and certificates."""
 
     address: str
     view: RunView
@@ -101,11 +101,11 @@ def _watch(found: Asked, certificates: Certificates | None) -> int:
 
 @contextmanager
 def asking(flag: str, certificates: Certificates | None) -> Iterator[None]:
-    """Say what to do about a service that does not answer. `flag` gives the address."""
+    """Add a remedy to the error of a service that does not answer. `flag` is the flag with its address."""
     try:
         yield
     except UserError as error:
-        # The client does not know the flag of its address.
+        # The client does not know which flag set its address.
         raise UserError(str(error).replace("address:", f"{flag}:", 1)) from None
     except UnavailableError as error:
         hint = f": start it, or name one that runs with {flag} HOST:PORT" if "Connection refused" in str(error) else ""
@@ -115,9 +115,9 @@ def asking(flag: str, certificates: Certificates | None) -> Iterator[None]:
 
 
 def asked(learner: str | None, directory: RunDirectory | None = None) -> Asked:
-    """The learner at this address, or that of the run in this folder, or else that of the newest active run here.
+    """The learner at this address, that of the run in this folder, or that of the newest active run here.
 
-    Raises UserError when there is none.
+    Raises UserError when there is no such learner.
     """
     if learner:
         return Asked(learner, RunView(f"learner at {learner}", "", ""))

@@ -1,4 +1,4 @@
-"""`actorq train`: a whole run on this machine."""
+"""`actorq train`: runs a whole training run on this machine."""
 
 import logging
 import os
@@ -53,7 +53,7 @@ _CERTIFIED = ("learner", "quantizer", "actor", "evaluator", "meter", "monitor")
 
 
 class TrainSettings(Settings):
-    """The folder of the run, and how to start."""
+    """The folder of the run, and how to start it."""
 
     run_directory: Annotated[Path | None, DefaultText(f"{RUNS}/ENVIRONMENT-YYYYmmdd-HHMMSS"), ESSENTIAL] = Field(
         None, description="folder of the run"
@@ -62,24 +62,24 @@ class TrainSettings(Settings):
         None, description=CERTIFICATES_HELP
     )
     actor_module: Annotated[str, DefaultText("the actor service")] = Field(
-        "", description="module to run as the actors instead; not kept for --resume"
+        "", description="module to run instead of the actor service; --resume does not remember it"
     )
     resume: Annotated[bool, ESSENTIAL] = Field(False, description="continue the run in --run-directory")
     lifeline: bool = Field(
-        False, description="end like after SIGTERM when standard input closes: the parent holds its other end"
+        False, description="end as after SIGTERM when standard input closes; the parent process holds its other end"
     )
-    news: bool = Field(False, description="send the parent news of the run on standard input, a socket")
+    news: bool = Field(False, description="send news of the run to the parent process, on standard input (a socket)")
     parent_acts: bool = Field(
         False,
-        description="start no actor and no evaluator: the parent acts, and writes the spec of its environment on "
-        "standard input",
+        description="start no actor and no evaluator; the parent process acts, and writes the spec of its environment "
+        "to standard input",
     )
 
 
 def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: RunStart | None = None) -> int:
     """Train until the run is over. Returns the exit code. For `servers` and `begun` see `run_locally`."""
     train, config, spec, run = _resolve(arguments, servers)
-    # Also while the terminal is stopped, processes are restarted, and a signal ends the run.
+    # Even while the terminal is stopped, processes are restarted, and a signal ends the run.
     return with_queued_output(lambda: _train(train, config, spec, run, servers, begun), lambda code: code >= 128)
 
 
@@ -116,7 +116,7 @@ def _train(
                 acts=not train.parent_acts,
             )
         if is_new and outcome.exit_code == EXIT_USER_ERROR and not outcome.began:
-            # The corrected command may use the folder again.
+            # The user may correct the command and use the same folder.
             run.discard(keep_logs=outcome.error is not None and str(run.logs) in outcome.error)
     if outcome.error is not None:
         kind = UserError if outcome.exit_code == EXIT_USER_ERROR else ActorQError
@@ -128,7 +128,7 @@ def _train(
 def _resolve(
     arguments: Sequence[str], servers: ForkServers | None
 ) -> tuple[TrainSettings, RunConfig, EnvironmentSpec, RunDirectory]:
-    """How to start, the settings of the run, its environment, and its folder. Raises UserError."""
+    """Resolve how to start, the run's settings, its environment, and its folder. Raises UserError."""
     parser = argument_parser("actorq train", _DESCRIPTION, (TrainSettings, RunConfig))
     add_environment(parser)
     sources = Sources.read((TrainSettings, RunConfig), parser.parse_args(arguments))
@@ -136,7 +136,7 @@ def _resolve(
     run = RunDirectory(train.run_directory) if train.run_directory else None
     if train.resume and run is None:
         raise UserError("--resume needs --run-directory DIR, the folder of the run to continue")
-    # The learner restores the run of a lost folder from object storage. Its settings have to be given again.
+    # If the folder is lost, the learner restores the run from object storage. Its settings must be given again.
     lost = run is not None and train.resume and not run.root.exists()
     if lost and sources.resolve(RunConfig).checkpoint.object_storage:
         train = train.model_copy(update={"resume": False})
@@ -165,7 +165,7 @@ def _warn(text: str) -> None:
 
 
 def resolved_config(sources: Sources, describe: Describe = environment_of, warn: Warn = _warn) -> RunConfig:
-    """The settings of a new run, with those that depend on its environment. Raises UserError for invalid settings."""
+    """The settings of a new run, including those that depend on its environment. Raises UserError if invalid."""
     return _checked(sources, sources.resolve(RunConfig), TrainSettings(), describe, warn)[0]
 
 
@@ -178,10 +178,7 @@ def _checked(
     servers: ForkServers | None = None,
     lost: bool = False,
 ) -> tuple[RunConfig, EnvironmentSpec]:
-    """The configuration once its environment is known, and the environment. Raises UserError for invalid settings.
-
-    lost: whether the learner restores the run from object storage.
-    """
+    """The configuration and the environment, checked against each other. Raises UserError for invalid settings."""
     _check_packages(config)
     _check_certificates(config.with_certificates(train.certificates) if train.certificates else config)
     if train.actor_module and not is_importable(train.actor_module):
@@ -230,7 +227,7 @@ def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) ->
 
 
 def _check_over(run: RunDirectory, config: RunConfig) -> None:
-    """Raise UserError for a run that is over: its learner would train on, and might lose what it has reached."""
+    """Raise UserError for a run that is over. Its learner would continue training, and its policy might get worse."""
     summary = run.read_summary()
     state, reached, rate = (summary.get(name) for name in ("state", "target_return", "target_success"))
     wanted = reached if config.target_return is None else config.target_return
@@ -255,7 +252,7 @@ def _check_over(run: RunDirectory, config: RunConfig) -> None:
 
 
 def _check_certificates(config: RunConfig) -> None:
-    """Raise UserError for certificates that a process of the run could not use, before anything is started."""
+    """Raise UserError for certificates that a process of the run could not use, before any process starts."""
     for role in _CERTIFIED:
         certificates = config.transport.certificates_of(role)
         if certificates is not None:
@@ -268,7 +265,7 @@ def _end_with_parent() -> None:
 
 
 def _log_to(path: Path) -> None:
-    """Keep warnings of this process off the display, also those about a log on a full disk."""
+    """Write warnings of this process to a file instead of the display, including those about logs on a full disk."""
     logging.raiseExceptions = False
     logging.basicConfig(
         filename=path, level=logging.INFO, format="%(asctime)s launcher %(levelname)s %(name)s: %(message)s"

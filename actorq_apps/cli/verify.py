@@ -1,4 +1,4 @@
-"""`actorq verify`: checks the files of a run, and tells what a resume would do."""
+"""`actorq verify`: checks the files of a run, and shows what a resume would do."""
 
 import os
 import subprocess
@@ -23,15 +23,15 @@ _DAMAGE_FOUND = 1
 _STYLES = {
     "whole": "green", "damaged": "bold red", "missing": "yellow", "unreadable": "bold red", "unchecked": "dim",
 }  # fmt: skip
-# More files than this with one folder and state are summarized in one line.
+# If a folder has more files than this in one state, one line summarizes them.
 _LINES_PER_FOLDER = 12
-_DESCRIPTION = """Check the files of a run against their checksums, without changing any of them. Stop the run first:
-otherwise its newest files may be incomplete. Exit code 0: all files are whole, 1: a file is damaged,
+_DESCRIPTION = """Check the files of a run against their checksums, without changing them. Stop the run first:
+otherwise its newest files may be incomplete. Exit code 0: all files are intact, 1: a file is damaged,
 missing or unreadable."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the state of each file, and how a resume handles damaged ones."""
+    """Print the state of each file, and what a resume does with damaged files."""
     parser = OneLineParser(prog="actorq verify", usage="actorq verify RUN_DIR [--json]", description=_DESCRIPTION)
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="folder of the run")
     parser.add_argument("--json", action="store_true", help="print the findings as one line of JSON")
@@ -58,7 +58,7 @@ def check_run(directory: RunDirectory) -> list[Finding]:
     services = [("learner_service.verify:run", root)]
     if directory.policies.is_dir():
         services.append(("quantizer_service.verify:run", directory.policies))
-    # Both at once, because most of the time is the start of the processes.
+    # Both at once, because starting the processes takes most of the time.
     checks = [_start(function, folder) for function, folder in services]
     found = [*launcher_files(directory)]
     for process, (function, folder) in zip(checks, services, strict=True):
@@ -90,7 +90,7 @@ def _configuration(directory: RunDirectory) -> Iterator[Finding]:
     paths = [directory.config, copy_of(directory.config)]
     whole = [path.is_file() and is_as_signed(path.read_bytes()) for path in paths]
     if not any(path.exists() for path in paths):
-        # A run in a cluster has its configuration elsewhere.
+        # A run on a cluster keeps its configuration elsewhere.
         return
     on_resume = "the other copy is used" if any(whole) else "settings are read as they are, or refused in one line"
     for path, good in zip(paths, whole, strict=True):
@@ -139,5 +139,5 @@ def _shortened(group: list[Finding]) -> list[Finding]:
 
 
 def _printable(text: str) -> str:
-    """Escape characters that a terminal would obey: names and contents of files may hold any."""
+    """Escape control characters for the terminal: names and contents of files may contain any characters."""
     return "".join(character if character.isprintable() else "?" for character in text)

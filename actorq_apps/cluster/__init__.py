@@ -1,1 +1,1 @@
-"""A run on Kubernetes, with the user's own permissions: apply it, watch it, reach its services, remove it."""
+"""A run on Kubernetes, with the user's permissions: apply it, watch it, reach its services, delete it."""

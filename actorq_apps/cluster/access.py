@@ -13,7 +13,7 @@ from actorq_apps.cluster.diagnosis import PodView
 from actorq_apps.cluster.objects import Object, run_of
 from actorq_apps.cluster.portforward import PortForward, open_pod_port
 
-# Roles of pods, in the order in which they are shown, and the ports that they listen on.
+# Roles of pods in display order, and the ports that they listen on.
 PORTS = {"learner": 50051, "quantizer": 50052, "relay": 50052, "actor": 50053, "evaluator": 50053}
 
 
@@ -23,7 +23,7 @@ def pods_of(cluster: Cluster, role: str = "") -> list[Object]:
 
 
 def some_pods(cluster: Cluster) -> list[Object]:
-    """The pods of the run, also those that have ended. Raises UserError when there is none."""
+    """The pods of the run, including ended ones. Raises UserError when there are none."""
     pods = _all_pods(cluster)
     if not pods:
         run = f"run {cluster.run}" if cluster.run else "a run"
@@ -35,7 +35,7 @@ def some_pods(cluster: Cluster) -> list[Object]:
 
 
 def forwarded(cluster: Cluster, role: str, port: int = 0, tell: Callable[[str], None] = lambda _: None) -> PortForward:
-    """A port of this machine that leads to the one pod of a service, also after the pod was replaced."""
+    """A local port that leads to a service's only pod, even after the pod is replaced."""
 
     def connect() -> Any:
         ready = [view.name for view in map(diagnosis.view, pods_of(cluster, role)) if view.ready]
@@ -47,12 +47,12 @@ def forwarded(cluster: Cluster, role: str, port: int = 0, tell: Callable[[str], 
 
 
 def forwarded_pod(cluster: Cluster, pod: PodView, tell: Callable[[str], None] = lambda _: None) -> PortForward:
-    """A free port of this machine that leads to one pod."""
+    """A free local port that leads to one pod."""
     return PortForward(lambda: open_pod_port(cluster, pod.name, PORTS.get(pod.role, PORTS["actor"])), tell=tell)
 
 
 class ForwardedLearner(LearnerClient):
-    """A client of the learner behind a forwarded port. It reports a fault of the port that the user must fix."""
+    """A client of the learner behind a forwarded port. It reports failures of the port that the user must fix."""
 
     def __init__(self, forward: PortForward, certificates: Certificates | None) -> None:
         super().__init__(forward.address, certificates)
@@ -76,7 +76,7 @@ def learner_of(cluster: Cluster, certificates: Certificates | None) -> Iterator[
 
 
 def matching(views: Sequence[PodView], wanted: str | None) -> list[PodView]:
-    """The pods of a role, or the pod of a name; all pods for None. Raises UserError when none matches."""
+    """The pods of a role, or the pod with this name; all pods for None. Raises UserError when none matches."""
     if wanted is None:
         return list(views)
     role = wanted.removesuffix("s") if wanted.removesuffix("s") in PORTS else wanted

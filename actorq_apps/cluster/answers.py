@@ -1,6 +1,6 @@
-"""Reads answers of a Kubernetes API server: its objects, however deep, and its refusals, in one line with the remedy.
+"""Parses responses of a Kubernetes API server: objects of any depth, and refusals as one line with a remedy.
 
-Whoever may create an object chooses its depth. One such object must not hide the others of a list.
+Users choose the depth of the objects that they create. One deep object must not hide the others of a list.
 """
 
 import json
@@ -13,9 +13,9 @@ from kubernetes.client.exceptions import ApiException
 from actorq.errors import ActorQError, ConflictError, NotFoundError, UnavailableError, UserError
 from actorq_apps.cluster.objects import Object
 
-# Levels of lists and mappings that are kept of an answer with deeper ones. Objects that people write have about ten.
+# Levels of lists and mappings to keep in a deeper response. Objects that people write have about ten levels.
 LEVELS = 100
-# A change of an object in a stream of them: the API server takes no object of 3 MiB.
+# Maximum size of an object's change in a stream. The API server refuses objects of 3 MiB.
 _LARGEST_LINE = 2**23
 
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
@@ -28,13 +28,13 @@ _FORBIDDEN = re.compile(
 )
 # The end of the WebSocket library's text for a refused connection: headers, then the server's message.
 _HANDSHAKE = re.compile(r'-\+-\+- .*"message": ?"(?P<message>(?:[^"\\]|\\+")*)"')
-# The second text is that of a quota that was made just now.
+# The second text is for a quota that was created moments ago.
 _QUOTA = re.compile("exceeded quota|status unknown for quota")
 # The API server's text for a larger volume when the StorageClass lacks `allowVolumeExpansion`.
 _NO_GROWTH = re.compile(
     r'persistentvolumeclaims \\?"(?P<name>[^"\\]*)\\?" is forbidden: only dynamically provisioned pvc'
 )
-# The same for other fields than the few that a StatefulSet may change.
+# The same for other fields. A StatefulSet allows changes of only a few fields.
 _FIXED = "updates to statefulset spec"
 _BY_STATUS: dict[int, type[ActorQError]] = {
     **{404: NotFoundError, 409: ConflictError},
@@ -44,13 +44,13 @@ _NO_NAMESPACE = re.compile(r'namespaces \\?"(?P<name>[^"\\]*)\\?" not found')
 
 
 def decoded(data: bytes) -> Object:
-    """The tree of an answer in JSON. In a deeper answer than LEVELS, what is below them is null."""
+    """The tree in a JSON response. If it is deeper than LEVELS, deeper parts are null."""
     try:
         tree: Object = json.loads(data)
     except RecursionError:
         deeper = True
     else:
-        # From Python 3.14 on json reads more levels than code that calls itself for each level can follow.
+        # Since Python 3.14, json parses more levels than recursive code can process.
         deeper = _is_deeper(tree, LEVELS)
     if deeper:
         tree = json.loads(shallow(data))
@@ -66,7 +66,7 @@ def _is_deeper(tree: Any, levels: int) -> bool:
 
 
 def shallow(data: bytes, levels: int = LEVELS) -> bytes:
-    """JSON with null in the place of each list and mapping below `levels`."""
+    """JSON with null in place of each list and mapping below `levels`."""
     kept: list[bytes] = []
     level = begin = 0
     for found in _TOKEN.finditer(data):
@@ -82,7 +82,7 @@ def shallow(data: bytes, levels: int = LEVELS) -> bytes:
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a stream, without empty ones. Ends at a line that is longer than any object."""
+    """The nonempty lines of a stream. Ends at a line that is longer than any object."""
     rest = b""
     for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
@@ -98,8 +98,9 @@ class QuotaError(UserError):
 class ForbiddenError(UserError):
     """The API server does not allow a request.
 
-    user: who has asked, such as system:serviceaccount:NAMESPACE:NAME. namespace: where; empty for the whole cluster.
-    denied: what is not allowed, in a clause.
+    user: the requesting user, such as system:serviceaccount:NAMESPACE:NAME. namespace: the request's namespace; empty
+        for the whole cluster.
+    denied: the refused action, as a clause.
     """
 
     def __init__(self, denied: str, remedy: str, user: str, namespace: str) -> None:

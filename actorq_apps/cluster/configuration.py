@@ -1,4 +1,4 @@
-"""The configuration of a run on a cluster: which settings an overlay changes, and which pods restart for them."""
+"""The configuration of a run on a cluster: the settings that an overlay changes, and the pods that then restart."""
 
 import hashlib
 import json
@@ -11,13 +11,13 @@ from actorq.errors import UserError
 from actorq_apps.cluster.connection import Cluster
 from actorq_apps.cluster.objects import WORKLOADS, Object, items, name_of, part
 
-# Annotation of a pod: the digest of the configuration at its start. A new digest replaces the pod.
+# Annotation of a pod: the digest of the configuration at its start. A different digest replaces the pod.
 ANNOTATION = "actorq/configuration"
 _FILE = "config.yaml"
 
 
 def stamp(manifests: Sequence[Object]) -> None:
-    """Write the digest of the mounted ConfigMaps into each pod template, so that changed ones replace the pods."""
+    """Write the digest of the mounted ConfigMaps into each pod template. A changed ConfigMap then replaces the pods."""
     for manifest in manifests:
         if mounted := _mounted(_pod_of(manifest), manifests):
             metadata = manifest["spec"]["template"].setdefault("metadata", {})
@@ -25,9 +25,9 @@ def stamp(manifests: Sequence[Object]) -> None:
 
 
 def forbidden_change(found: Mapping[tuple[str, str], Object], wanted: Sequence[Object], over: bool = False) -> str:
-    """What changes, although the run must keep it, in a ConfigMap of the run; empty for nothing. Raises UserError.
+    """Describe a change of a setting that the run must keep; empty if there is none. Raises UserError.
 
-    found: the objects in the cluster, by kind and name. over: whether the run is over, and so keeps all settings.
+    found: the objects in the cluster, by kind and name. over: whether the run is over and therefore keeps all settings.
     """
     for each in wanted:
         there = found.get((each["kind"], name_of(each)))
@@ -36,7 +36,7 @@ def forbidden_change(found: Mapping[tuple[str, str], Object], wanted: Sequence[O
         try:
             earlier = _config(there)
         except UserError:
-            # The configuration in the cluster is invalid, and this one repairs it.
+            # The configuration in the cluster is invalid. The new one repairs it.
             continue
         before, after = (
             dict(settings.flat(config.model_dump(mode="json") if over else json.loads(json.dumps(config.fixed))))
@@ -64,7 +64,7 @@ def require_time_to_end(manifests: Sequence[Object]) -> None:
 
 
 def stale_pods(cluster: Cluster, pods: Sequence[Object]) -> list[str]:
-    """Names of the pods that started with another configuration than the ConfigMaps now hold."""
+    """Names of the pods that started with a different configuration than the ConfigMaps have now."""
     maps = cluster.list("v1", "ConfigMap")
     return [
         name_of(pod)
@@ -77,12 +77,12 @@ def stale_pods(cluster: Cluster, pods: Sequence[Object]) -> list[str]:
 
 
 def _pod_of(manifest: Object) -> Object:
-    """The specification of a workload's pods; empty for another object."""
+    """The specification of a workload's pods; empty for other objects."""
     return part(manifest, "spec", "template", "spec") if manifest["kind"] in WORKLOADS else {}
 
 
 def _mounted(pod: Object, manifests: Sequence[Object]) -> list[Object]:
-    """The ConfigMaps that a pod needs, in the order of its volumes. Services read those that may be absent live."""
+    """The ConfigMaps that a pod requires, in the order of its volumes. Services read optional ConfigMaps live."""
     maps = {name_of(each): each for each in manifests if each["kind"] == "ConfigMap"}
     mounts = [part(volume, "configMap") for volume in items(pod, "volumes")]
     names = [str(mount.get("name")) for mount in mounts if not mount.get("optional")]
@@ -90,7 +90,7 @@ def _mounted(pod: Object, manifests: Sequence[Object]) -> list[Object]:
 
 
 def _digest(maps: Sequence[Object]) -> str:
-    """Digest of the meaning of ConfigMaps: comments and the order of settings do not count."""
+    """Digest of the meaning of ConfigMaps. It ignores comments and the order of settings."""
     meant = [[name_of(each), {key: _meaning(key, text) for key, text in part(each, "data").items()}] for each in maps]
     return hashlib.sha256(json.dumps(meant, sort_keys=True, default=str).encode()).hexdigest()[:16]
 

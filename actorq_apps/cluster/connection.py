@@ -1,4 +1,4 @@
-"""The cluster of the current context: reads and writes objects, and turns failures into this project's errors.
+"""The cluster of the current context: reads and writes objects, and converts failures to this project's errors.
 
 Objects are plain JSON trees, as in the API.
 """
@@ -28,23 +28,23 @@ from actorq_apps.cluster.objects import ACTORQ, RUN_LABEL, Object, part
 FIELD_MANAGER = "actorq"
 TIMEOUT_S = 30.0
 _CHUNK = 2**16
-# urllib3 would repeat a GET three times without a pause. A server that hangs would hold it four times as long.
+# urllib3 would repeat a GET three times without a pause. With a hanging server, this would take four times as long.
 _ONCE = Retry(total=None, connect=0, read=0, other=0, redirect=3)
 
 
 class _Discoverer(LazyDiscoverer):
-    """Discovers the cluster's kinds anew. The library's cache file in /tmp may describe an earlier cluster."""
+    """Discovers the cluster's kinds without a cache. The library's cache in /tmp may describe an earlier cluster."""
 
     def _write_cache(self) -> None:
         pass
 
 
 class UnreachableError(UserError):
-    """The API server does not answer. For a process that has reached it before, the same call may succeed later."""
+    """The API server does not answer. If it has answered before, the same call may succeed later."""
 
 
 class _Rest(RESTClientObject):
-    """Ends each request in time, also those that the library makes by itself."""
+    """Limits the time of each request, including the library's own requests."""
 
     def __init__(self, configuration: client.Configuration, timeout_s: float) -> None:
         super().__init__(configuration)
@@ -56,7 +56,7 @@ class _Rest(RESTClientObject):
 
 
 class _Kinds:
-    """The kinds that the cluster has. One that was found is not looked up again. Thread-safe."""
+    """The kinds of the cluster. Each kind is looked up only once. Thread-safe."""
 
     def __init__(self, configuration: client.Configuration) -> None:
         self._configuration = configuration
@@ -74,7 +74,7 @@ class _Kinds:
             except ResourceNotFoundError:
                 return None
             except Exception:
-                # What the library knows may be half of the answer.
+                # The library may know only half of the kinds.
                 self._dynamic = None
                 raise
             self._found[api_version, kind] = found
@@ -86,7 +86,7 @@ class _Kinds:
             try:
                 self._dynamic = DynamicClient(_client(self._configuration, TIMEOUT_S), nowhere, _Discoverer)
             except (AttributeError, TypeError, ValueError):
-                # The library does not check that the answer comes from a Kubernetes API server.
+                # The library does not check whether the server is a Kubernetes API server.
                 raise UserError(
                     f"no cluster: the server at {self._configuration.host} is no Kubernetes API server; check the "
                     "`server` of the current context (`kubectl config view --minify`)"
@@ -96,10 +96,10 @@ class _Kinds:
 
 @dataclass(eq=False)
 class Cluster:
-    """One namespace of the cluster of the current context; all namespaces, to list objects only, where it is empty.
+    """One namespace of the cluster of the current context. An empty namespace can only list objects of all namespaces.
 
-    run: name of the run whose objects are meant; empty for the only run of the namespace.
-    manager: the name under which the API server keeps the fields that `apply` writes.
+    run: name of the run whose objects are used; empty for the only run of the namespace.
+    manager: the field manager of `apply` at the API server.
     """
 
     configuration: client.Configuration
@@ -115,20 +115,20 @@ class Cluster:
         self._kinds = _Kinds(self.configuration)
 
     def at(self, namespace: str, manager: str = "", timeout_s: float = 0.0) -> "Cluster":
-        """Another namespace of the same cluster. It shares what is known of the cluster's kinds."""
+        """Another namespace of the same cluster. It shares the known kinds."""
         manager, timeout_s = manager or self.manager, timeout_s or self.timeout_s
         other = replace(self, namespace=namespace, manager=manager, timeout_s=timeout_s)
         other._kinds = self._kinds
         return other
 
     def core(self) -> client.CoreV1Api:
-        """Typed access to everything that is not an object. It has its own connection, because streams change it."""
+        """Typed access to everything except objects. It has its own connection, because streams modify it."""
         return client.CoreV1Api(_client(self.configuration, self.timeout_s))
 
     def open_websocket(self, path: str, query: str) -> Any:
         """A WebSocket to a subresource of an object, such as "pods/learner-0/portforward"."""
         base = self.host.replace("http", "ws", 1)
-        # Only this call returns credentials that were renewed meanwhile.
+        # Only this call refreshes expired credentials.
         settings: dict[str, Any] = dict(self.configuration.auth_settings())
         headers = {each["key"]: each["value"] for each in settings.values()}
         try:
@@ -152,14 +152,14 @@ class Cluster:
     def listed(self, api_version: str, kind: str, selector: str = "") -> tuple["builtins.list[Object]", str]:
         """All objects of a kind with the given labels, and the version of the list, for `changes`."""
         found = self._request(f"list {kind}", "get", api_version, kind, label_selector=selector)
-        # Items of a list lack both.
+        # Items of a list lack these two fields.
         items = [{**each, "apiVersion": api_version, "kind": kind} for each in found.get("items") or ()]
         return items, str(found["metadata"].get("resourceVersion") or "")
 
     def changes(self, api_version: str, kind: str, version: str, at_most_s: int) -> Iterator[tuple[str, Object]]:
         """The changes of a kind's objects since a version of their list, as they happen, for `at_most_s` seconds.
 
-        Yields ADDED, MODIFIED or DELETED with the object; ERROR, and nothing else, for a version that is too old.
+        Yields ADDED, MODIFIED or DELETED with the object. If the version is too old, yields only ERROR.
         """
         with self.refusals(f"watch {kind}"):
             options = _ending(at_most_s) | ({"namespace": self.namespace} if self.namespace else {})
@@ -172,9 +172,9 @@ class Cluster:
                 answer.close()
 
     def apply(self, manifest: Object, dry_run: bool = False) -> None:
-        """Create or update an object (server-side apply). dry_run: only ask whether it is allowed."""
+        """Create or update an object (server-side apply). dry_run: only check whether this is allowed."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
-        # Forced: fields that somebody scaled or edited by hand return to the manifest, as with any apply.
+        # Forced: apply resets fields that somebody scaled or edited by hand.
         options: Any = {"field_manager": self.manager, "force_conflicts": True, "dry_run": "All" if dry_run else None}
         what = "server_side_apply", manifest["apiVersion"], kind
         self._request(f"apply {kind} {name}", *what, body=manifest, name=name, **options)
@@ -185,9 +185,9 @@ class Cluster:
         self._request(doing, "create", manifest["apiVersion"], manifest["kind"], body=manifest)
 
     def patch(self, api_version: str, kind: str, name: str, change: Object, subresource: str = "") -> Object:
-        """Merge a change into an object or its subresource. Returns the object. Raises NotFoundError without one.
+        """Merge a change into an object or its subresource. Returns the object. Raises NotFoundError if there is none.
 
-        A resourceVersion in the change is a condition. Raises ConflictError when it does not hold.
+        A resourceVersion in the change is a condition. Raises ConflictError when it is not met.
         """
         return self._merge(f"change {kind} {name}", api_version, kind, subresource, name, change)
 
@@ -231,7 +231,7 @@ class Cluster:
 
     @contextmanager
     def refusals(self, doing: str) -> Iterator[None]:
-        """Turn refusals of the cluster and failed connections into this project's errors."""
+        """Convert the cluster's refusals and failed connections to this project's errors."""
         try:
             yield
         except ApiException as error:
@@ -260,14 +260,14 @@ class Cluster:
                 arguments["namespace"] = self.namespace
             if subresource:
                 resource = resource.subresources[subresource]
-            # The library would wrap each value of the answer in an object of its own.
+            # By default, the library would wrap each value of the answer in an object.
             answer = getattr(resource, verb)(**arguments, serialize=False, _request_timeout=self.timeout_s)
-            # Its body comes from the network only here.
+            # The body is read from the network only here.
             return decoded(answer.data)
 
 
 def _ending(at_most_s: int) -> Object:
-    # The server ends the request. The second timeout is for a server that disappears.
+    # The server ends the request. The second timeout covers a server that disappears.
     return {"serialize": False, "timeout_seconds": at_most_s, "_request_timeout": at_most_s + TIMEOUT_S}
 
 

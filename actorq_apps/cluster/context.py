@@ -1,4 +1,4 @@
-"""Finds the cluster of the current context of kubectl, or of the pod that this process runs in."""
+"""Finds the cluster of kubectl's current context, or of the pod that this process runs in."""
 
 import logging
 import os
@@ -9,7 +9,7 @@ from kubernetes import client, config
 from actorq.errors import UserError
 from actorq_apps.cluster.connection import Cluster
 
-# Every container of a cluster has this variable.
+# Kubernetes sets this variable in every container.
 _POD_HOST = "KUBERNETES_SERVICE_HOST"
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -17,11 +17,11 @@ _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 def connect(namespace: str | None, run: str = "") -> Cluster:
     """The cluster of the current context (KUBECONFIG, ~/.kube/config), or of the pod that this process runs in.
 
-    namespace: None for the context's namespace. run: a run's name; empty for the only one.
+    namespace: None for the context's namespace. run: a run's name; empty for the only run.
     Raises UserError when there is no cluster.
     """
     configuration = client.Configuration()
-    # If a command that gives credentials fails, the library only logs the reason and continues.
+    # If a credential command fails, the library only logs the reason and continues.
     refused = _LastError()
     logging.getLogger().addHandler(refused)
     try:
@@ -33,7 +33,7 @@ def connect(namespace: str | None, run: str = "") -> Cluster:
     except config.ConfigException as error:
         raise _no_configuration(str(error)) from None
     except Exception as error:
-        # The library checks little of a kubeconfig, and so fails in any way on a malformed one.
+        # The library barely checks a kubeconfig, so a malformed one can cause any exception.
         raise _no_configuration(f"{_kubeconfig()} is not a readable kubeconfig ({error})") from None
     finally:
         logging.getLogger().removeHandler(refused)
@@ -64,7 +64,7 @@ def _no_configuration(reason: str) -> UserError:
 
 
 def _kubeconfig() -> str:
-    """The path that kubectl uses too: one file, or several to merge."""
+    """The kubeconfig path, as kubectl determines it: one file, or several to merge."""
     return os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
 
 

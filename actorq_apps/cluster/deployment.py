@@ -1,4 +1,4 @@
-"""Applies the objects of a run to a namespace and deletes them, as kubectl does, by the label with the run's name."""
+"""Applies and deletes the objects of a run, as kubectl does, by the label with the run's name."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,13 +8,13 @@ from actorq_apps.cluster.connection import Cluster
 from actorq_apps.cluster.diagnosis import live_pods
 from actorq_apps.cluster.objects import ACTORQ, DIGEST, RUN_LABEL, VOLUME, Object, items, name_of, part, run_of
 
-# The kinds of k8s/ that live in a namespace. Secrets are not among them: the manifests have none.
+# The kinds in k8s/ that belong to a namespace. Secrets are missing, because the manifests have none.
 _KINDS = {
     "apps/v1": ("StatefulSet", "Deployment"),
     "autoscaling/v2": ("HorizontalPodAutoscaler",),
     "keda.sh/v1alpha1": ("ScaledObject", "TriggerAuthentication"),
     "policy/v1": ("PodDisruptionBudget",),
-    # Kubernetes before 1.21 has no other.
+    # Kubernetes before 1.21 has only this version.
     "policy/v1beta1": ("PodDisruptionBudget",),
     "networking.k8s.io/v1": ("NetworkPolicy",),
     "cert-manager.io/v1": ("Certificate", "Issuer"),
@@ -25,10 +25,10 @@ _CHANGE_S = 2
 
 
 def apply(cluster: Cluster, manifests: Sequence[Object], name: str, has_begun: Callable[[], bool]) -> None:
-    """Create or change the run's objects, or none of them if the cluster would refuse one; delete its others.
+    """Create or change the run's objects; delete its other objects. If the cluster refuses one, nothing changes.
 
-    Raises UserError for objects of others, for settings that the run must keep, and for refusals of the cluster.
-    has_begun: whether the run has made steps. Only called when a setting changes that such a run keeps.
+    Raises UserError for objects of other runs, for settings that the run must keep, and for refusals of the cluster.
+    has_begun: whether the run has made steps. Called only when a setting changes that such a run must keep.
     """
     configuration.require_time_to_end(manifests)
     _require_own_selectors(cluster, manifests, name)
@@ -41,7 +41,7 @@ def apply(cluster: Cluster, manifests: Sequence[Object], name: str, has_begun: C
             _require_own(cluster, manifest, name)
             own.append(manifest)
         else:
-            # First, because a namespace may be among them. Other runs may share them, so they stay.
+            # First, because they may include the namespace. Other runs may share these objects, so they stay.
             cluster.apply(manifest)
     for dry_run in (True, False):
         for manifest in own:
@@ -51,9 +51,9 @@ def apply(cluster: Cluster, manifests: Sequence[Object], name: str, has_begun: C
 
 
 def delete(cluster: Cluster, delete_volume: bool, say: Callable[[str], None]) -> str:
-    """Delete the objects of `apply` and wait until the pods have ended. Volumes stay unless `delete_volume`.
+    """Delete the objects of `apply` and wait until the pods have ended. Volumes stay unless `delete_volume` is set.
 
-    Returns the name of the run. Raises UserError when there is none, or several, or only TrainingRuns.
+    Returns the name of the run. Raises UserError when there are no runs, several runs, or only TrainingRuns.
     """
     labeled = _labeled(cluster, cluster.run)
     own = [each for each in labeled if _is_of(each, run_of(each))]
@@ -76,7 +76,7 @@ def delete(cluster: Cluster, delete_volume: bool, say: Callable[[str], None]) ->
         raise UserError(f"namespace {cluster.namespace} has runs {', '.join(runs)}: choose one with --run")
     _delete(cluster, found)
     volumes = {name_of(each) for each in found if each["kind"] == VOLUME}
-    # If a TrainingRun has the same name, the labeled pods are its pods.
+    # If a TrainingRun has the same name, the labeled pods belong to it.
     labels = {"", *runs} - set(training_runs)
     told = ""
     while left := _left(cluster, runs[0], labels, volumes):
@@ -88,7 +88,7 @@ def delete(cluster: Cluster, delete_volume: bool, say: Callable[[str], None]) ->
 
 
 def _labeled(cluster: Cluster, run: str) -> list[Object]:
-    """The objects with the label of a run, whoever has made them; those of all runs for an empty name."""
+    """The objects with a run's label, regardless of their creator; those of all runs for an empty name."""
     return [
         each
         for api_version, kinds in _KINDS.items()
@@ -99,7 +99,7 @@ def _labeled(cluster: Cluster, run: str) -> list[Object]:
 
 
 def _is_of(found: Object, run: str) -> bool:
-    """Whether `apply` has made an object for a run. A TrainingRun owns its objects, except retained volumes."""
+    """Whether `apply` created an object for a run. A TrainingRun owns its objects, except retained volumes."""
     return run_of(found) == run and not items(found["metadata"], "ownerReferences") and not _is_operators(found)
 
 
@@ -113,7 +113,7 @@ def _delete(cluster: Cluster, found: Sequence[Object]) -> None:
 
 
 def _left(cluster: Cluster, run: str, labels: set[str], volumes: set[str]) -> str:
-    """The pods and volumes that are still there, in words. A pod would wait forever for a volume that is leaving."""
+    """The remaining pods and volumes, in words. A pod would wait forever for a volume that is being deleted."""
     pods = [each for each in live_pods(cluster.list("v1", "Pod", ACTORQ)) if run_of(each) in labels]
     there = cluster.list("v1", VOLUME, f"{RUN_LABEL}={run}") if volumes else []
     numbers = {"pods": len(pods), "volumes": len(volumes & {name_of(each) for each in there})}
@@ -121,7 +121,7 @@ def _left(cluster: Cluster, run: str, labels: set[str], volumes: set[str]) -> st
 
 
 def _require_own_selectors(cluster: Cluster, manifests: Sequence[Object], name: str) -> None:
-    """Raise UserError for another run in the namespace, unless each has its name in its selectors."""
+    """Raise UserError if the namespace has another run, unless the selectors of both contain their names."""
     there = cluster.list("apps/v1", "StatefulSet", ACTORQ)
     others = [each for each in there if not _is_of(each, name)]
     sets = [*others, *(each for each in manifests if each["kind"] == "StatefulSet")]
@@ -133,7 +133,7 @@ def _require_own_selectors(cluster: Cluster, manifests: Sequence[Object], name: 
 
 
 def _require_own(cluster: Cluster, manifest: Object, name: str) -> None:
-    """Raise UserError for an existing object that is not this run's: `up` would change it, and `down` delete it."""
+    """Raise UserError for an existing object of another owner: `up` would change it, and `down` would delete it."""
     kind, called = manifest["kind"], name_of(manifest)
     found = cluster.get(manifest["apiVersion"], kind, called)
     # Volumes outlive a run that was applied with kubectl.
@@ -141,7 +141,7 @@ def _require_own(cluster: Cluster, manifest: Object, name: str) -> None:
         return
     whose = f"not of run {name}, which needs this name"
     if kind == VOLUME and _is_operators(found):
-        whose = f"of TrainingRun {run_of(found)}, which goes on from it when it is made again"
+        whose = f"of TrainingRun {run_of(found)}, which continues from it when it is made again"
     raise UserError(
         f"{kind} {called} in namespace {cluster.namespace} is {whose}: choose another namespace with "
         "-n, or another name with --name, or delete it with `kubectl delete "

@@ -1,4 +1,4 @@
-"""Diagnoses from a pod's object why it does not run, in one line with the remedy."""
+"""Finds out why a pod does not run, from its object. Gives one line with the remedy."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ from datetime import datetime
 from actorq.process import EXIT_USER_ERROR
 from actorq_apps.cluster.objects import COMPONENT_LABEL, Object, items, name_of, part
 
-# The scheduler needs a moment, for example to bind a volume or to add a node.
+# The scheduler needs some time, for example to bind a volume or add a node.
 PATIENCE_S = 20.0
 
 UNSCHEDULABLE = "Unschedulable"
-"""Reason of the fault of a pod that no node has room for, although the pod itself is correct."""
+"""Reason for a pod that is correct but fits on no node."""
 CRASHED = "Crashed"
-"""Reason of the fault of a container that had worked for long, and is started again."""
-# A container that ran for so long is no crash loop: the kubelet starts it again without its longer pauses.
+"""Reason for a container that worked for a long time and is being restarted."""
+# A container that ran for this long is not in a crash loop. The kubelet restarts it without long pauses.
 _STABLE_S = 600.0
 
-# The versions of a workload: the label of a StatefulSet's pod, and the annotation of a Deployment's ReplicaSet.
+# The versions of a workload: a label of a StatefulSet's pods, and an annotation of a Deployment's ReplicaSet.
 _STATEFUL_REVISION = "controller-revision-hash"
 _REVISION = "deployment.kubernetes.io/revision"
 
-# Events of a claim that gets its volume only once its pod has a node. What keeps the pod from a node is the fault.
+# Events of a claim that gets its volume only after its pod has a node. The fault is whatever keeps the pod from a node.
 _AWAITS_POD = ("WaitForFirstConsumer", "WaitForPodScheduled")
 
 _BAD_IMAGE = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
@@ -30,7 +30,7 @@ _BAD_CONTAINER = ("CreateContainerConfigError", "CreateContainerError", "RunCont
 
 @dataclass(frozen=True)
 class PodView:
-    """A pod in the terms of a user."""
+    """A pod in the terms that users know."""
 
     name: str
     role: str
@@ -41,7 +41,7 @@ class PodView:
 
 @dataclass(frozen=True)
 class Fault:
-    """The reason why something does not run. `container` is the one whose last log line tells more.
+    """The reason why something does not run. `container`: its last log line has more details.
 
     reason: a word for conditions of objects, such as CrashLoop.
     """
@@ -52,12 +52,12 @@ class Fault:
     reason: str = ""
 
     def line(self, more: str = "") -> str:
-        """The fault in one line. more: what its container's log says, or where that is."""
+        """The fault in one line. more: the container's log line, or where to find it."""
         return f"{self.subject} {self.text}{f': {more}' if more else ''}"
 
 
 def live_pods(pods: Iterable[Object]) -> list[Object]:
-    """The pods that have not ended for good. A ReplicaSet replaces an evicted pod, and its object stays."""
+    """The pods that have not ended permanently. An evicted pod's object remains after a ReplicaSet replaces it."""
     return [each for each in pods if part(each, "status").get("phase") not in ("Failed", "Succeeded")]
 
 
@@ -83,7 +83,7 @@ def pod_fault(pod: Object, now: float) -> Fault | None:
         if (found := _container_fault(subject, container)) is not None:
             return found
     status = part(pod, "status")
-    # If a node is nominated, the pod only waits until other pods there have ended.
+    # If a node is nominated, the pod only waits for other pods there to end.
     for condition in [] if status.get("nominatedNodeName") else items(status, "conditions"):
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
             since = _seconds(condition.get("lastTransitionTime"))
@@ -119,7 +119,7 @@ def volume_fault(volume: Object, events: Iterable[Object], now: float) -> Fault 
 
 
 def is_rolled_out(workload: Object) -> bool:
-    """Whether all pods of a Deployment or StatefulSet, ready or not, are of its current version."""
+    """Whether all pods of a Deployment or StatefulSet, ready or not, have its current version."""
     status = part(workload, "status")
     if not _is_observed(workload):
         return False
@@ -130,7 +130,7 @@ def is_rolled_out(workload: Object) -> bool:
 
 
 def is_outdated(pod: Object, workloads: Sequence[Object], replica_sets: Sequence[Object]) -> bool:
-    """Whether a pod is of an earlier version of its workload, and will be replaced."""
+    """Whether a pod has an earlier version of its workload and will be replaced."""
     owner = _owner(pod)
     if owner is None:
         return False
@@ -149,7 +149,7 @@ def is_outdated(pod: Object, workloads: Sequence[Object], replica_sets: Sequence
 
 
 def waiting_for(pod: Object, events: Sequence[Object]) -> str:
-    """The reason why a pod is not ready, from its newest warning, or else its phase."""
+    """The reason why a pod is not ready: its newest warning, or its phase."""
     status = part(pod, "status")
     if (node := status.get("nominatedNodeName")) and not status.get("containerStatuses"):
         return f"other pods make room for it on node {node}"
@@ -202,7 +202,7 @@ def _container_fault(subject: str, status: Object) -> Fault | None:
     if ended.get("exitCode") == EXIT_USER_ERROR:
         text = f"ended at once ({how}: its settings do not work)"
         return Fault(subject, text, status["name"], "InvalidConfiguration")
-    # The first crash may be a race with another service. The second is not.
+    # The first crash may be a race with another service. The second crash is not.
     restarts = int(status.get("restartCount", 0))
     if restarts <= 1 or not ended.get("exitCode"):
         return None

@@ -12,18 +12,18 @@ from actorq.errors import ActorQError
 from actorq_apps.cluster.connection import Cluster, UnreachableError
 
 _LAST_LINES = 20
-# A line of a log may be of any length, and the log of a pod on a lost node does not come.
+# Limits on reading: lines may have any length, and the log of a pod on a lost node never arrives.
 _LAST_BYTES, _LAST_S = 65_536, 5.0
-# A pod whose log is followed may say nothing for hours.
+# A followed log may be silent for hours.
 _SILENCE_S = 86_400.0
 _CLOSE_S = 5.0
 
 
 def last_log_line(cluster: Cluster, pod: str, container: str) -> str:
-    """The line with the reason of a container's end: the last one that begins with "error", or else the last line."""
+    """The line that explains a container's end: the last one that begins with "error", or else the last line."""
     timeout_s = min(cluster.timeout_s, _LAST_S)
     limits: Any = {"tail_lines": _LAST_LINES, "limit_bytes": _LAST_BYTES, "_request_timeout": timeout_s}
-    # A restarted container without output has an empty log. In that case the earlier log counts.
+    # If a restarted container has an empty log, the previous log is used.
     for previous in (False, True):
         try:
             with cluster.refusals(f"read the log of pod {pod}"):
@@ -48,16 +48,16 @@ def stream_logs(
     write: Callable[[str, str], None],
     previous: bool = False,
 ) -> None:
-    """Give each line of the pods' logs with its pod. With `follow`, continue until all of them have ended.
+    """Pass each line of the pods' logs to `write`, with its pod. With `follow`, continue until all pods have ended.
 
-    previous: the logs before each container's last restart; not together with `follow`.
-    If one of several pods has no log, the reason takes the place of its lines. Only the caller's thread calls `write`.
+    previous: the logs before each container's last restart; not with `follow`.
+    If one of several pods has no log, the reason replaces its lines. Only the caller's thread calls `write`.
     """
     options: dict[str, Any] = {"follow": follow, "previous": previous, "tail_lines": tail}
     if follow:
         options["_request_timeout"] = (cluster.timeout_s, _SILENCE_S)
     if follow and len(pods) > 1:
-        # Closed, because a process must not end before the reading threads.
+        # Closed, because the process must not end before the reading threads.
         with closing(_followed(cluster, pods, options)) as followed:
             for pod, line in followed:
                 write(pod, line)
@@ -68,7 +68,7 @@ def stream_logs(
 
 
 def _followed(cluster: Cluster, pods: Sequence[str], options: dict[str, Any]) -> Generator[tuple[str, str]]:
-    """The lines of several pods at once, each with its pod. `close` ends the threads that read them."""
+    """The lines of several pods as they arrive, each with its pod. `close` ends the reading threads."""
     given: SimpleQueue[tuple[str, str] | BaseException | None] = SimpleQueue()
     lock, closed = threading.Lock(), threading.Event()
     responses: list[Any] = []
@@ -118,7 +118,7 @@ def _end(response: Any) -> None:
 def _lines(
     cluster: Cluster, pod: str, options: dict[str, Any], alone: bool, opened: Callable[[Any], None] = lambda _: None
 ) -> Iterator[str]:
-    """The lines of a log. If it is one of several, the reason of a failure takes their place."""
+    """The lines of a log. If it is one of several logs, the reason of a failure replaces them."""
     try:
         with cluster.refusals(f"read the log of pod {pod}"):
             logs: Any = cluster.core().read_namespaced_pod_log

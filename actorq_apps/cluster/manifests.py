@@ -1,4 +1,4 @@
-"""The objects of a run from a kustomize overlay or a file, prepared to be applied under the run's name."""
+"""Reads the objects of a run from a kustomize overlay or a file, and prepares them under the run's name."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ _RENDER_TIMEOUT_S = 60
 _KUBECTL_LOG = re.compile(r'^E\d{4} .*\berr="(?P<error>.*)"$')
 # Required parts of a run: the component of its pods, and the kind of their workload.
 _REQUIRED = {"learner": "StatefulSet", "quantizer": "Deployment", "actor": "Deployment"}
-# The namespace in the addresses of k8s/. Fields there cannot refer to the actual namespace.
+# The namespace in the addresses of k8s/. Manifest fields cannot refer to the actual namespace.
 _WRITTEN_NAMESPACE = "actorq"
 
 
@@ -34,7 +34,7 @@ def render(source: str) -> list[Object]:
 
 
 def parse(text: str, source: str) -> list[Object]:
-    """The objects of a stream of YAML documents. Raises UserError unless they are those of a run."""
+    """The objects in a stream of YAML documents. Raises UserError unless they form a run."""
     found = documents(text, source)
     for document in found:
         tree, metadata = part(document), part(document, "metadata")
@@ -56,14 +56,14 @@ def component_of(manifest: Object) -> str:
 
 
 def default_name(source: str) -> str:
-    """The default name of a run: that of its overlay's folder or file."""
+    """The default name of a run: the name of its overlay's folder or file."""
     path = Path(source)
     name = "run" if source == "-" else path.resolve().name if path.is_dir() else path.stem
     return name.lower().replace("_", "-").replace(".", "-")
 
 
 def namespace_of(manifests: Sequence[Object], given: str | None) -> str | None:
-    """The namespace that was given, or the overlay's; None for neither. Raises UserError when they differ."""
+    """The given namespace, or the overlay's; None for neither. Raises UserError when they differ."""
     names = sorted({*(each["metadata"].get("namespace") for each in manifests), given} - {None, ""})
     if len(names) > 1:
         raise UserError(
@@ -74,7 +74,7 @@ def namespace_of(manifests: Sequence[Object], given: str | None) -> str | None:
 
 
 def prepared(manifests: Sequence[Object], name: str, namespace: str) -> list[Object]:
-    """The objects in the order to apply them: labeled with the run's name, with addresses in the namespace."""
+    """The objects in the order of application, with the run's label, and with addresses in the namespace."""
     services = "|".join(re.escape(name_of(each)) for each in manifests if each["kind"] == "Service")
     # Such as learner.actorq, learner.actorq:50051 or learner.actorq.svc.cluster.local.
     end = r"(?=(?:\.svc(?:\.cluster\.local)?)?(?![\w.-]))"
@@ -86,7 +86,7 @@ def prepared(manifests: Sequence[Object], name: str, namespace: str) -> list[Obj
         manifest["metadata"] = {**metadata, "labels": {**part(metadata, "labels"), RUN_LABEL: name}}
         ready += [*claims(manifest, name), manifest]
     configuration.stamp(ready)
-    # Pods need the others.
+    # Pods depend on the other objects.
     return sorted(ready, key=lambda manifest: manifest["kind"] in WORKLOADS)
 
 

@@ -1,4 +1,4 @@
-"""Labels and kinds of a run's objects, access to parts of objects, and the volumes of a run."""
+"""Labels and kinds of a run's objects, access to parts of objects, and a run's volumes."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -13,15 +13,15 @@ RUN_LABEL = "actorq/run"
 COMPONENT_LABEL = "app.kubernetes.io/component"
 ACTORQ = "app.kubernetes.io/name=actorq"
 TRAINING_RUN = ("actorq.dev/v1alpha1", "TrainingRun")
-"""API version and kind of the object that actorq_apps/operator makes a run of."""
+"""API version and kind of the object that the operator turns into a run."""
 DIGEST = "actorq/digest"
-"""Annotation of all objects that the operator has applied, also of volumes that outlive their TrainingRun."""
+"""Annotation of all objects that the operator applies, including volumes that outlive their TrainingRun."""
 VOLUME = "PersistentVolumeClaim"
 WORKLOADS = ("StatefulSet", "Deployment", "DaemonSet", "Job", "CronJob")
 
 
 def part(tree: object, *path: str) -> Object:
-    """A subtree; empty if it is missing, because the API server reports malformed objects itself."""
+    """A subtree; empty if it is missing. The API server itself reports malformed objects."""
     for name in path:
         tree = tree.get(name) if isinstance(tree, dict) else None
     return tree if isinstance(tree, dict) else {}
@@ -39,12 +39,12 @@ def name_of(manifest: Object) -> str:
 
 
 def run_of(found: Object) -> str:
-    """The name of an object's run; empty where it has none."""
+    """The name of an object's run; empty if it has none."""
     return str(part(found, "metadata", "labels").get(RUN_LABEL, ""))
 
 
 def documents(text: str, source: object) -> list[Any]:
-    """The documents of a YAML stream that are not empty. `source` is its name for people. Raises UserError."""
+    """The nonempty documents of a YAML stream. `source` is its name for people. Raises UserError."""
     try:
         return [document for document in settings.documents_from_yaml(text) if document is not None]
     except ValueError as error:
@@ -54,8 +54,8 @@ def documents(text: str, source: object) -> list[Any]:
 def claims(manifest: Object, name: str) -> Iterator[Object]:
     """The volume claims of a StatefulSet's first pod, labeled with the run's name.
 
-    The label cannot be in the StatefulSet's own template of the claim. Kubernetes never changes such a template, so
-    `kubectl apply -k` would fail on the difference. The StatefulSet uses an existing claim of that name.
+    The label cannot be in the StatefulSet's own claim template. Kubernetes does not allow changes of such a template,
+    so `kubectl apply -k` would fail on the difference. The StatefulSet uses an existing claim with this name.
     """
     if manifest["kind"] != "StatefulSet":
         return

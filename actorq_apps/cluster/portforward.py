@@ -1,4 +1,4 @@
-"""Forwards a port of this machine to a pod through the API server, as `kubectl port-forward` does."""
+"""Forwards a local port to a pod through the API server, as `kubectl port-forward` does."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ _CLOSE_S = 5.0
 
 
 class PortForward(AbstractContextManager["PortForward", None]):
-    """A listening socket on this machine. Each connection to it gets its own connection to the far end.
+    """A listening socket on this machine. Each of its connections gets a separate connection to the far end.
 
     If the far end cannot be reached, the connection is closed at once, so that the client can try again. The next
     connection finds the pod that replaced an old one. `failure` is the reason why the newest connection failed. `tell`
@@ -48,13 +48,13 @@ class PortForward(AbstractContextManager["PortForward", None]):
         with self._lock:
             self._closed = True
             ends = tuple(self._open)
-        # shutdown wakes a thread that waits in accept(); close does not.
+        # shutdown wakes a thread that waits in accept(). close does not.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._accepting.join()
         _end(*ends)
-        # A thread that still connects cannot be interrupted. The libraries abort if the process ends before it.
+        # A connecting thread cannot be interrupted. The libraries abort if the process ends before it.
         for carrier in self._carriers:
             carrier.join(_CLOSE_S)
 
@@ -99,7 +99,7 @@ class PortForward(AbstractContextManager["PortForward", None]):
 
 
 class _PodPort(WebSocketPorts):
-    """The library's sockets over a WebSocket. They end quietly, where the library's thread would raise an error."""
+    """The library's sockets over a WebSocket. They end silently, where the library's thread would raise an error."""
 
     def _proxy(self) -> None:
         try:
@@ -109,7 +109,7 @@ class _PodPort(WebSocketPorts):
         finally:
             for port in self.local_ports.values():
                 port.python.close()
-            # close would wait for the other side's close.
+            # close would wait until the other side closes.
             self.websocket.shutdown()
 
 
@@ -122,7 +122,7 @@ def open_pod_port(cluster: Cluster, pod: str, port: int) -> Any:
 
 
 def _pump(source: Any, target: Any) -> None:
-    """Copy until the source ends, then end both directions, as in a lost connection."""
+    """Copy until the source ends, then end both directions, as for a lost connection."""
     with suppress(OSError):
         while data := source.recv(_CHUNK_BYTES):
             target.sendall(data)

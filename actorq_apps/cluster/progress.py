@@ -35,10 +35,10 @@ def await_progress(
     until_over: bool = False,
     away_s: float = 1.0,
 ) -> RunStatus | RecordedEnd:
-    """Return once environment steps have grown, or the run is over. Raises ActorQError with the fault otherwise.
+    """Return once environment steps have grown, or the run is over. Otherwise raises ActorQError with the fault.
 
-    Steps count only when no pod of an earlier version of the workloads is left, because such a pod may have made them.
-    An API server that is away or overloaded for a while is no news of the run.
+    Steps count only when no pod with an earlier version of the workloads remains, because it may have made them. The
+    function tolerates an API server that is unreachable or overloaded for a while.
 
     ask: returns the learner's status. Raises UnavailableError while the learner does not answer.
     until_over: return only when the run is over. away_s: seconds between attempts to reach the API server.
@@ -78,7 +78,7 @@ class _Wait:
         self._is_training_run = False
 
     def poll(self) -> RunStatus | RecordedEnd | None:
-        """Check the run once, and tell its news. Returns what was waited for; None before."""
+        """Check the run once and report its news. Returns the awaited status; None before."""
         workloads, self._pods = _workloads(self._cluster), pods_of(self._cluster)
         self._is_training_run = self._is_training_run or is_training_run(self._cluster, workloads)
         recorded = recorded_end(self._cluster) if self._is_training_run else None
@@ -98,12 +98,12 @@ class _Wait:
             return recorded
         self._first = self._first or status
         has_progress = status.environment_steps > self._first.environment_steps
-        # The learner of a TrainingRun may be that of an earlier one of its name.
+        # For a TrainingRun, the learner may belong to an earlier run with its name.
         over = status.state.final and not self._is_training_run
         return status if over or (has_progress and not self._until_over) else recorded
 
     def failure(self, timeout_s: float) -> str:
-        """What to say of a run that has not come so far in time."""
+        """The error text for a run that was not done in time."""
         if self._until_over and self._status is not None:
             return f"the run is not over in {timeout_s:.0f} s: it is {self._status.state.value}"
         missing = _what_is_missing(self._cluster, self._pods, self._status)
@@ -118,7 +118,7 @@ class _Wait:
 
 
 def serious(pods: Sequence[Object], now: float) -> tuple[list[Fault], list[Fault]]:
-    """The faults that stop the run, and the others: one of several actors is missing, or a pod will work again."""
+    """The faults that stop the run, and the others: one of several actors is missing, or a pod will recover."""
     views = [view(pod) for pod in pods]
     acting = any(each.role == "actor" and each.ready for each in views)
     fatal: list[Fault] = []

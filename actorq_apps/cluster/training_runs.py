@@ -1,4 +1,4 @@
-"""TrainingRuns as users of a run see them: whether a run is one, and how it has ended."""
+"""A user's view of TrainingRuns: whether a run is a TrainingRun, and how it ended."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class RecordedEnd:
 
 
 def is_training_run(cluster: Cluster, workloads: Sequence[Object]) -> bool:
-    """Whether a TrainingRun owns the workloads of the cluster's run. Without workloads: whether there is one."""
+    """Whether a TrainingRun owns the workloads of the cluster's run. Without workloads: whether one exists."""
     if workloads or not cluster.run:
         owners = [owner for each in workloads for owner in items(each["metadata"], "ownerReferences")]
         return any(owner.get("kind") == TRAINING_RUN[1] for owner in owners)

@@ -1,1 +1,1 @@
-"""Compares schemes on one task over several seeds: schedules and makes the runs, and evaluates their figures."""
+"""Compares schemes on one task over several seeds: schedules and starts the runs, and evaluates their figures."""

@@ -7,9 +7,10 @@ from typing import Any
 from actorq.errors import InvalidInputError
 from actorq_apps.comparison.schedule import ScheduledRun
 
-# Shares of starved time at or above which the actors are the limit, and at or below which the learner is.
+# Shares of time in which the learner waits for data. From the first on, the actors are the limit. Up to the second,
+# the learner is.
 _MOSTLY, _HARDLY = 0.5, 0.05
-# Figures that follow from the others, for the results as JSON.
+# Figures derived from the others, for the results as JSON.
 DERIVED = ("steps_per_s", "final_return", "starved_share", "limit", "actor_wh_per_million_steps")
 
 
@@ -25,7 +26,7 @@ class Point:
 
 @dataclass(frozen=True)
 class RunFigures:
-    """The figures of a run. Seconds count from its first stored transition and so exclude the start of the processes.
+    """The figures of a run. Seconds count from its first stored transition, without the start of the processes.
 
     startup_s: time before the first transition.
     seconds: time until the last transition. steps_per_s: environment steps per second in this time.
@@ -34,10 +35,10 @@ class RunFigures:
     policy_bytes, fp32_bytes: size of the actors' model, and of its weights in FP32.
     action_error: mean, relative to the action range. agreement: share of equal best actions; None for continuous ones.
     wh, actor_wh, co2_g: watt hours of all processes, of the actors, and grams of CO2; None if not measured.
-    acted: number of transitions by acting scheme.
-    divergence, mismatch: mean |log pi - log mu| of an on-policy run's transitions, with pi the learner's newest policy,
-        and with pi the FP32 policy of the version that acted. mean_kl: KL(FP32 || quantized) of the last version, in
-        nats. None for other runs.
+    acted: number of transitions by the scheme that chose the action.
+    divergence, mismatch: mean |log pi - log mu| of an on-policy run's transitions. For the divergence, pi is the
+        learner's newest policy; for the mismatch, pi is the FP32 policy of the actor's version. mean_kl:
+        KL(FP32 || quantized) of the last version, in nats. None for other runs.
     """
 
     scheduled: ScheduledRun
@@ -81,14 +82,14 @@ class RunFigures:
 
     @property
     def limit(self) -> str:
-        """The part that limited the run's speed, by the share of time in which the learner waited for data."""
+        """The part that limits the run's speed, by the share of time in which the learner waited for data."""
         if self.starved_share >= _MOSTLY:
             return "actors"
         return "learner" if self.starved_share <= _HARDLY else "both"
 
     @property
     def actor_wh_per_million_steps(self) -> float | None:
-        """Energy of the actors alone, comparable between runs of different lengths."""
+        """Energy of only the actors, comparable between runs of different lengths."""
         return None if self.actor_wh is None else self.actor_wh / self.environment_steps * 1e6
 
 

@@ -1,4 +1,4 @@
-"""The folder of a comparison: its runs, and the settings and the machine that they share."""
+"""The folder of a comparison: its runs, and the settings and machine that they share."""
 
 import shutil
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ class ComparisonFolder:
     root: Path
 
     def open(self, settings: Mapping[str, Any], machine: Machine) -> None:
-        """Make the folder, or continue in it. `settings` are JSON values.
+        """Create the folder, or continue in it. `settings` are JSON values.
 
         Raises UserError if the folder has other settings, another machine, or other content.
         """
-        # Folders of versions that did not record GPUs are continued on machines without one.
+        # Older versions did not record GPUs. On machines without a GPU, their folders can be continued.
         parts = {name: value for name, value in asdict(machine).items() if value != []}
         refusals = {
             "machine": "has runs of another machine ({}): ratios never mix machines, take another folder",
@@ -52,9 +52,9 @@ class ComparisonFolder:
         return self.run(scheduled).read_summary().get("state") in _FINISHED
 
     def clear(self, scheduled: ScheduledRun) -> None:
-        """Remove the files of an interrupted run. Raises UserError while the run goes on.
+        """Remove the files of an interrupted run. Raises UserError while the run is active.
 
-        A run is never resumed here: its times would contain a second start, and caches that were already warm.
+        A comparison never resumes a run: its times would include a second start, and warm caches.
         """
         run = self.run(scheduled)
         if not run.root.exists():

@@ -44,7 +44,7 @@ def ratio(numerators: Mapping[int, float | None], denominators: Mapping[int, flo
         return None
     low = high = None
     if len(logs) > 1:
-        # Imported here, because everything else works without it.
+        # Imported here, because all other functions work without it.
         from scipy import stats
 
         options: Any = {"n_resamples": _RESAMPLES, "confidence_level": CONFIDENCE, "method": "percentile"}
@@ -66,8 +66,8 @@ class Band:
 def band(curves: Sequence[Sequence[tuple[float, float]]]) -> Band | None:
     """Mean and range of curves of (x, y); None without points.
 
-    They begin where all curves have begun and end with the longest. Between points, a curve is linear. After its end it
-    keeps its last value: a run that reached its target is over.
+    The result begins where all curves have begun and ends with the longest. Between points, a curve is linear. After
+    its end it keeps its last value, because a run that reached its target is over.
     """
     columns = [np.array(curve, np.float64).T for curve in curves if curve]
     if not columns:

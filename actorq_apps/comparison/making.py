@@ -1,4 +1,4 @@
-"""Makes the runs of a comparison one after the other, each with `actorq train` in its own process."""
+"""Executes the runs of a comparison one after the other, each with `actorq train` in its own process."""
 
 import queue
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ def make_runs(
     config_of: Callable[[ScheduledRun], RunConfig],
     tell: Callable[[str], None],
 ) -> None:
-    """Make each unfinished run. Raises ActorQError when one fails. Main thread only.
+    """Execute each unfinished run. Raises ActorQError when one fails. Main thread only.
 
     SIGTERM and Ctrl-C end the current run, then this process.
     """
@@ -59,7 +59,7 @@ def _make(folder: ComparisonFolder, scheduled: ScheduledRun, config: RunConfig, 
         try:
             child.end(config.transport.drain_s + DRAIN_MARGIN_S)
         finally:
-            # A second Ctrl-C.
+            # The user pressed Ctrl-C again.
             child.kill()
         raise
     if error := failure_of(child, code):

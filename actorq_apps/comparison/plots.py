@@ -1,4 +1,4 @@
-"""The pictures of a comparison, each in a light and a dark version."""
+"""Draws the charts of a comparison, each in a light and a dark version."""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 THEMES = {"light": ("#ffffff", "#333333"), "dark": ("#16191d", "#d5d8dc")}
-# Okabe and Ito's colors, which color-blind people can distinguish. A scheme has the same color in each picture.
+# Okabe and Ito's colors, which color-blind people can distinguish. A scheme has the same color in every chart.
 _COLORS = {
     "torch": "#999999",
     "fp32": "#0072b2",
@@ -25,14 +25,14 @@ _COLORS = {
     "int4": "#009e73",
     "auto": "#cc79a7",
 }
-# Millions fit beside each other on the narrowest axis.
+# This many labels of millions fit on the narrowest axis.
 _TICKS = 4
-# Of schemes of installed packages.
+# Colors for schemes of installed packages.
 _MORE_COLORS = ("#f0e442", "#8c564b", "#000000")
 
 
 def draw(comparison: Comparison, folder: Path) -> dict[str, dict[str, Path]]:
-    """Write all pictures as PNG files. Returns them by name and theme."""
+    """Write all charts as PNG files. Returns them by name and theme."""
     pictures: dict[str, Callable[[Any], None]] = {
         "return-seconds": lambda figure: _curves(comparison, figure, lambda p: p.seconds, "seconds of learning"),
         "return-steps": lambda figure: _curves(comparison, figure, lambda p: float(p.steps), "environment steps"),
@@ -58,12 +58,9 @@ def _drawn(folder: Path, name: str, theme: str, paint: Callable[[Any], None]) ->
 
 
 @contextmanager
-def picture(file: Path, theme: str, dpi: int, font_size: float = 9, source: str = "") -> "Iterator[Figure]":
-    """An empty figure with the colors of a theme in THEMES, written to a PNG file at the end.
-
-    font_size: in points. source: text that the file keeps as its source.
-    """
-    # Imported here, because everything else works without it.
+def picture(file: Path, theme: str, dpi: int) -> "Iterator[Figure]":
+    """An empty figure with the colors of a theme in THEMES, written to a PNG file at the end."""
+    # Imported here, because all other functions work without it.
     import matplotlib
 
     matplotlib.use("Agg")
@@ -82,7 +79,7 @@ def picture(file: Path, theme: str, dpi: int, font_size: float = 9, source: str 
 
 
 def panels(figure: "Figure", names: Collection[str], width: float, height: float) -> "list[tuple[Axes, str]]":
-    """A panel for each name, at most three in a row. width, height: of a panel, in inches."""
+    """A panel for each name, at most three per row. width, height: size of a panel in inches."""
     columns = min(3, len(names))
     rows = -(-len(names) // columns)
     figure.set_size_inches(width * columns, height * rows)
@@ -99,7 +96,7 @@ def _curves(
     label: str,
     success_of: Callable[[Point], float | None] | None = None,
 ) -> None:
-    """Curves of returns, or of success rates where `success_of` tells them."""
+    """Curves of returns, or of success rates if `success_of` provides them."""
     y_of = success_of or (lambda point: point.mean_return)
     colors, width = _colors(comparison), 7.0 if len(comparison.cells) == 1 else 4.4
     shown = panels(figure, comparison.cells, width, 3.6)

@@ -11,7 +11,7 @@ DEFINITION = (
 
 @dataclass(frozen=True)
 class Ratios:
-    """Published ranges over their tasks of int8 relative to FP32: lowest and highest; None if not published."""
+    """Published ranges of int8 relative to FP32 over their tasks: lowest and highest; None if not published."""
 
     tasks: str
     time_to_target: tuple[float, float]
@@ -50,7 +50,7 @@ class Returns:
 
 
 def returns_of(environment: str) -> Returns | None:
-    """Their final returns on this task; None if it is not among theirs."""
+    """Their final returns on this task; None if they did not publish it."""
     found = _RETURNS.get(environment if "/" in environment else environment.partition("-")[0])
     of_200 = environment.startswith("CartPole") and not environment.endswith("v0")
     return Returns(*found, "Theirs is of at most 200." if of_200 else "") if found else None

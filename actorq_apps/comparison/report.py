@@ -1,4 +1,4 @@
-"""The report of a comparison: one self-contained HTML page."""
+"""Writes the report of a comparison: one self-contained HTML page."""
 
 import base64
 import re
@@ -27,18 +27,18 @@ _CAPTIONS = {
 _CURVES = ("return-seconds", "return-steps", "success-steps")
 _OF_CURVES = " Line: mean over seeds. Band: lowest to highest seed. Dot: end of a run; its last value then continues."
 Form = str | Callable[[float], str]
-"""How a number is written: a format, or a function."""
+"""The format of a number: a format string, or a function."""
 ON_POLICY: tuple[tuple[str, Value, Form], ...] = (
     ("divergence", lambda run: run.divergence, ".2g"),
     ("mismatch", lambda run: run.mismatch, ".2g"),
     ("KL from FP32, nats", lambda run: run.mean_kl, ".2g"),
 )
 _OF_DIVERGENCE = (
-    " Divergence and mismatch: mean |log pi(a|s) - log mu(a|s)| of the actions taken, with mu the policy that acted. "
+    " Divergence and mismatch: mean |log pi(a|s) - log mu(a|s)| of the actions, with mu the policy that chose them. "
     "For the divergence, pi is the learner's newest policy: rounding and age. For the mismatch, pi is the same version "
     "in FP32: rounding. KL: of the last version, KL(FP32 || quantized) on recent observations."
 )
-# The end of an energy's method, with figures of one run.
+# The end of an energy's method. It contains figures of one run.
 _ESTIMATE = re.compile(r"the first [\d.]+ s at the mean power of the [\d.]+ s after them")
 _FIRST = "the first seconds of each run at the mean power of the seconds after them"
 _OF_TORCH = (
@@ -53,7 +53,7 @@ def page(
     command: str,
     link: Callable[[ScheduledRun], str],
 ) -> str:
-    """The page. `pictures` are given by name and theme. `link` gives the link to a run's files."""
+    """The page. `pictures` are keyed by name and theme. `link` returns the link to a run's files."""
     machine, runs = comparison.machine, [run for side in comparison.sides for run in side.runs]
     versions = ", ".join(f"{name} {version}" for name, version in machine.packages.items())
     parts = {
@@ -282,7 +282,7 @@ def _data_uri(file: Path) -> str:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], note: str, text_columns: int = 0) -> str:
-    """text_columns: how many columns after the first hold text."""
+    """text_columns: number of columns after the first that hold text."""
 
     def cells(tag: str, values: Sequence[str]) -> str:
         marks = [' class="text"' if 0 < place <= text_columns else "" for place in range(len(values))]

@@ -17,10 +17,10 @@ Value = Callable[[RunFigures], float | None]
 
 @dataclass(frozen=True)
 class Ratios:
-    """Improvements over a baseline: above 1 is better in each of them. None if a side has no value.
+    """Improvements over a baseline. Values above 1 are better. None if a side has no value.
 
     throughput: environment steps per second.
-    time_to_target, steps_to_target: over seeds that reached the target with both.
+    time_to_target, steps_to_target: over seeds whose runs reached the target on both sides.
     energy, carbon: of all processes of a run. actor_energy: of the actors, per environment step.
     """
 
@@ -50,11 +50,11 @@ class Side:
     runs: tuple[RunFigures, ...]
 
     def values(self, value: Value) -> list[float]:
-        """The values of the runs that have one."""
+        """The values of the runs that have this value."""
         return [found for run in self.runs if (found := value(run)) is not None]
 
     def spread(self, value: Value) -> Spread | None:
-        """Mean and range over the runs that have the value; None without any."""
+        """Mean and range over the runs that have this value; None without any."""
         values = self.values(value)
         return Spread(statistics.fmean(values), min(values), max(values)) if values else None
 
@@ -119,7 +119,7 @@ class Comparison:
         )
 
     def to_json(self, link: Callable[[ScheduledRun], str]) -> dict[str, Any]:
-        """Everything as JSON values. `link` gives the link to a run's files."""
+        """All results as JSON values. `link` returns the link to a run's files."""
         return {
             "environment": self.environment,
             "algorithm": self.algorithm,

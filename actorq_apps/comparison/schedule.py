@@ -14,12 +14,12 @@ from actorq.domain.policy import AUTO, FP32
 from actorq.errors import UserError
 
 TORCH = "torch"
-"""Actors that run the fp32 policy in PyTorch. It is not a scheme of the quantizer."""
+"""Actors that run the fp32 policy in PyTorch. This is not a scheme of the quantizer."""
 TORCH_ACTOR = "benchmarks.speedup.torch_actor"
 BASELINES = (FP32, TORCH)
 _MOST_SEEDS = 10_000
 _ONE_TASK = "make a comparison for each in a folder of its own"
-# Settings that cannot be varied, and what to use instead.
+# Settings that cannot vary, and what to use instead.
 _SHARED = {"seed": "give --seeds", "scheme": "give --schemes", "environment": _ONE_TASK, "target-return": _ONE_TASK}
 
 
@@ -46,18 +46,18 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """The name for people."""
+        """The variant's name for people."""
         return f"{self.scheme}, {self.cell}" if self.changes else self.scheme
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Flags of `actorq train` besides the task's own flags."""
+        """Flags of `actorq train` in addition to the task's flags."""
         scheme = FP32 if self.scheme == TORCH else self.scheme
         return ("--scheme", scheme, *(part for change in self.changes for part in _flag(*change)))
 
     @property
     def actor_module(self) -> str:
-        """Module to run as actors instead of the actor service; empty for the actor service."""
+        """Module that replaces the actor service; empty for the actor service."""
         return TORCH_ACTOR if self.scheme == TORCH else ""
 
 
@@ -70,7 +70,7 @@ class ScheduledRun:
 
     @property
     def name(self) -> str:
-        """The name for folders and files."""
+        """The run's name for folders and files."""
         # A value and its negative need different names.
         name = self.variant.name.replace(" -", " minus")
         return f"{re.sub(r'[^A-Za-z0-9.]+', '-', name).strip('-')}-seed{self.seed}"
@@ -111,9 +111,9 @@ def seeds_of(given: Sequence[int]) -> tuple[int, ...]:
 
 
 def interleaved(variants: Sequence[Variant], seeds: Sequence[int]) -> tuple[ScheduledRun, ...]:
-    """The runs of all variants with the first seed, then with the second in a rotated order, and so on.
+    """All variants with the first seed, then all with the second seed in rotated order, and so on.
 
-    A change of the machine's speed during the comparison then affects all variants alike.
+    A change in the machine's speed during the comparison then affects all variants alike.
     """
     return tuple(
         ScheduledRun(variants[(place + turn) % len(variants)], seed)

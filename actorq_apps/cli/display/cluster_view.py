@@ -13,14 +13,14 @@ _HEADER = ("POD", "ROLE", "PHASE", "POLICY", "STALENESS", "STEPS/S", "RESTARTS")
 
 
 def table(pods: Sequence[PodView], status: RunStatus | None) -> str:
-    """The pods in columns, never cut, so that names can be copied. `status` is None if the learner cannot be asked."""
+    """The pods in columns, never cut, so that names can be copied. `status` is None if the learner does not answer."""
     cells = [_HEADER, *(_cells(pod, status) for pod in pods)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(_HEADER))]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
 
 
 def summary(status: RunStatus | RecordedEnd) -> str:
-    """The run in one line, with its target if the learner has told it."""
+    """The run in one line, with its target if the learner has reported it."""
     if isinstance(status, RecordedEnd):
         mean_return = return_text(status.mean_return)
         return f"{status.state.value}  steps {status.environment_steps:,}  return(eval) {mean_return}"
@@ -29,7 +29,7 @@ def summary(status: RunStatus | RecordedEnd) -> str:
 
 
 def _cells(pod: PodView, status: RunStatus | None) -> tuple[str, ...]:
-    """The pod with the learner's report about it. Staleness: versions between the acting and the newest policy."""
+    """The pod with the learner's report about it. Staleness: versions between the actor's and the newest policy."""
     version, staleness, steps_per_s = 0, None, None
     reports = {actor.name: actor.report for actor in status.actors if actor.connected} if status else {}
     if status and pod.role == "learner":

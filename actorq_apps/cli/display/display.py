@@ -1,4 +1,4 @@
-"""Displays a run while it goes on: a live panel on a terminal, plain lines elsewhere."""
+"""Displays a running run: a live panel on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -22,32 +22,32 @@ _LONGEST_LINE = 240
 
 
 class Display(Observer, AbstractContextManager["Display", None], Protocol):
-    """An observer that displays the run. As a context it owns the screen."""
+    """An observer that displays the run. As a context manager it owns the screen."""
 
 
 def display_of(view: RunView) -> Display:
-    """The right display for standard output."""
+    """The display that suits standard output."""
     console = Console(highlight=False)
     return _LiveDisplay(view, console) if is_live(console) else PlainDisplay(view, console.file)
 
 
 def is_terminal() -> bool:
-    """Whether standard output is a terminal that shows a panel."""
+    """Whether standard output is a terminal that can show a panel."""
     return is_live(Console())
 
 
 def wide_output() -> Console:
-    """Standard output. Elsewhere than on a terminal, lines are as long as they need to be."""
+    """A console on standard output. Outside a terminal, lines are never wrapped."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else _LONGEST_LINE)
 
 
 def is_live(console: Console) -> bool:
-    """Whether a panel can be redrawn here. Color is a separate question, which rich decides (NO_COLOR)."""
+    """Whether a panel can be redrawn here. rich decides separately about color (NO_COLOR)."""
     return console.file.isatty() and not console.is_dumb_terminal
 
 
 class _LiveDisplay:
-    """A panel that is redrawn several times a second."""
+    """A panel, redrawn several times a second."""
 
     def __init__(self, view: RunView, console: Console) -> None:
         self._view = view
@@ -89,12 +89,12 @@ class PlainDisplay(AbstractContextManager["PlainDisplay", None]):
         self._started = self._next_line = clock()
 
     def process(self, view: ProcessView) -> None:
-        """Print when the process starts and when it serves. Later changes are events."""
+        """Print when the process starts and when it serves. Later changes are printed as events."""
         if view.state in (ProcessState.STARTING, ProcessState.RUNNING):
             self._line(f"{view.name} {view.state.value} (process {view.pid})")
 
     def status(self, status: RunStatus) -> None:
-        """Print the status at a new evaluation, at a new state, or when it is time."""
+        """Print the status after a new evaluation, after a change of state, or when the period is over."""
         before = self._view.state
         for text in news(self._told, status):
             self._line(text)
@@ -115,13 +115,13 @@ class PlainDisplay(AbstractContextManager["PlainDisplay", None]):
         try:
             print(f"{self._clock() - self._started:7.1f}s  {text}", file=self._file, flush=True)
         except OSError as error:
-            # The run goes on without the line, for example when a file on a full disk takes the output.
+            # The run continues without this line, for example when the output goes to a file on a full disk.
             if isinstance(error, BrokenPipeError):
                 raise
 
 
 def status_line(status: RunStatus) -> str:
-    """A run in one line."""
+    """The run's status in one line."""
     evaluation = status.evaluation
     parts = [
         status.state.value,

@@ -1,16 +1,16 @@
-"""A policy's fidelity report in a few words."""
+"""Formats a policy's fidelity report in a few words."""
 
 from actorq.domain.policy import FidelityReport, PolicyDescriptor
 
 
 def scheme(policy: PolicyDescriptor) -> str:
-    """The requested scheme, and the effective scheme if it is another: "int8", "int8 as fp32"."""
+    """The requested scheme, and the effective scheme if it differs: "int8", "int8 as fp32"."""
     asked, effective = policy.scheme, policy.effective_scheme
     return asked if asked == effective else f"{asked} as {effective}"
 
 
 def error(report: FidelityReport) -> tuple[str, str]:
-    """Name and value of the gate's criterion: KL divergence or action error, mean and largest, or else agreement."""
+    """Name and value of the gate's criterion: KL divergence or action error (mean and largest), or agreement."""
     if report.mean_kl is not None and report.max_kl is not None:
         return "KL, nats", f"{report.mean_kl:.1g} / {report.max_kl:.1g}"
     if report.argmax_agreement is not None:

@@ -1,28 +1,28 @@
-"""Hints to the user while a run goes on."""
+"""Hints for the user during a run."""
 
 from actorq.domain.status import RunStatus
 from actorq_apps.local.observer import Observer, ProcessView
 
-# Steps of each environment without an end. Most episodes of environments without a limit are shorter.
+# Steps of each environment without an episode's end. Most episodes without a limit are shorter.
 _STEPS = 500
-# Seconds of a run with policies and without an evaluation.
+# Seconds that a run has policies but no evaluation.
 _SECONDS = 60.0
 _REMEDY = "give --environment-args max_episode_steps=1000"
 
 
 class EpisodeHint:
-    """An observer that forwards everything, and tells once when episodes of an environment without limit do not end.
+    """An observer that forwards everything. It gives one hint when episodes without a limit do not end.
 
-    Those of actors, or those of evaluations alone: a greedy policy may repeat an action for ever that changes nothing.
+    This concerns episodes of actors, or only of evaluations: a greedy policy may repeat a useless action forever.
 
-    environments: of all actors.
+    environments: number of environments of all actors.
     """
 
     def __init__(self, observer: Observer, environments: int) -> None:
         self._observer = observer
         self._most_steps = _STEPS * environments
         self._told = False
-        # Elapsed seconds when the first policy was seen.
+        # Elapsed seconds when the first policy appeared.
         self._acting_since: float | None = None
 
     def process(self, view: ProcessView) -> None:
@@ -30,7 +30,7 @@ class EpisodeHint:
         self._observer.process(view)
 
     def status(self, status: RunStatus) -> None:
-        """Forward, and look at the episodes."""
+        """Forward, and check the episodes."""
         self._observer.status(status)
         if self._acting_since is None and status.policy_version:
             self._acting_since = status.elapsed_s

@@ -39,7 +39,7 @@ def score(evaluation: Evaluation | None) -> str:
 
 
 def target(status: RunStatus) -> str:
-    """The return or the success rate that ends a run; empty for none."""
+    """The return or success rate that ends a run; empty for none."""
     if status.target_success is not None:
         return f"success {share(status.target_success)}"
     return "" if status.target_return is None else return_text(status.target_return)

@@ -1,4 +1,4 @@
-"""Standard output that never blocks, for commands that must go on while nobody reads what they print."""
+"""Standard output that never blocks, for commands that must continue even if their output is not read."""
 
 import io
 import os
@@ -9,9 +9,9 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from typing import TypeVar
 
-# Bytes that wait. Of more, the newest are kept.
+# Maximum number of queued bytes. Beyond it, the newest are kept.
 _MOST_BYTES = 2**20
-# Seconds that an interrupted command waits for its reader.
+# Seconds that an interrupted command waits for its output to be read.
 _PATIENCE_S = 1.0
 
 T = TypeVar("T")
@@ -20,10 +20,10 @@ T = TypeVar("T")
 class QueuedOutput(io.TextIOBase):
     """A text stream. A thread writes its texts to a descriptor.
 
-    A stopped terminal (Ctrl-S) or a pipe that nobody reads delays only that thread. `write` and `flush` raise the
-    OSError of an earlier text.
+    A stopped terminal (Ctrl-S) or an unread pipe delays only that thread. `write` and `flush` raise the OSError of an
+    earlier text.
 
-    encoding, errors: as of `str.encode`. most: bytes that wait; older texts are dropped.
+    encoding, errors: as in `str.encode`. most: maximum number of queued bytes; older texts are dropped.
     """
 
     def __init__(self, descriptor: int, encoding: str, errors: str, most: int = _MOST_BYTES) -> None:
@@ -54,7 +54,7 @@ class QueuedOutput(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Queue a text at the end of its line or at `flush`. Raises the error of an earlier text."""
+        """Queue a text when its line ends, or at `flush`. Raises the error of an earlier text."""
         with self._changed:
             self._line += text.encode(self._encoding, self._errors)
             if text.endswith("\n"):
@@ -69,7 +69,7 @@ class QueuedOutput(io.TextIOBase):
             self._raise()
 
     def drain(self, limit_s: float | None) -> None:
-        """Return once everything is written, or after `limit_s` seconds. Raises the error of a text."""
+        """Return when everything is written, or after `limit_s` seconds. Raises the error of a text."""
         with self._changed:
             self._queue()
             self._changed.wait_for(lambda: not (self._waiting or self._writing), limit_s)
@@ -98,7 +98,7 @@ class QueuedOutput(io.TextIOBase):
                 self._writing = True
             error = None
             try:
-                # Without the stream's own buffer: at the interpreter's end nobody may hold the lock of that.
+                # Bypasses the stream's buffer: at the interpreter's exit, no thread may hold that buffer's lock.
                 while text:
                     text = text[os.write(self._descriptor, text) :]
             except OSError as failed:
@@ -110,14 +110,14 @@ class QueuedOutput(io.TextIOBase):
 
 
 def with_queued_output(body: Callable[[], T], interrupted: Callable[[T], bool] = lambda _: False) -> T:
-    """Run `body`, whose standard output then never blocks, and wait until all of that is written.
+    """Run `body` with standard output that never blocks. Wait until all of the output is written.
 
-    The wait is short after an error, and if `interrupted` says so of the body's result.
+    The wait is short after an error, and when `interrupted` returns true for the result.
     """
     try:
         descriptor = sys.stdout.fileno()
     except io.UnsupportedOperation:
-        # No file, so it cannot block.
+        # Standard output is not a file, so it cannot block.
         return body()
     sys.stdout.flush()
     output = QueuedOutput(descriptor, sys.stdout.encoding, sys.stdout.errors or "strict")

@@ -64,9 +64,9 @@ def render(
     *,
     ended: bool = False,
 ) -> RenderableType:
-    """The whole panel, `width` columns wide. To fit `height` it drops empty lines, older events, then processes.
+    """The whole panel, `width` columns wide. To fit `height` it drops empty lines, then older events, then processes.
 
-    ended: leave out processes that have ended as they should.
+    ended: leave out processes that ended normally.
     """
     inner = width - 4
     low = height is not None and height < _HIGH
@@ -80,7 +80,7 @@ def render(
     below = [*(gap if events else ()), *texts]
     rows = [row for row in view.rows(resources) if not (ended and row.state == ProcessState.EXITED.value)]
     if height is not None:
-        # The frame, the head of the table of processes, and the chart, which is one row of several lines.
+        # The frame, the header of the process table, and the chart: one row of several lines.
         lines = 3 + (_CHART_HEIGHT - 1 if view.status else 0)
         room = height - lines - sum(part.row_count if isinstance(part, Table) else 1 for part in (*parts, *below))
         if room < len(rows):
@@ -117,7 +117,7 @@ def _progress(status: RunStatus, width: int) -> RenderableType:
 def _returns(view: RunView, status: RunStatus, width: int) -> RenderableType:
     """Evaluations: the newest as numbers on the left, all of them as a chart on the right.
 
-    The chart has success rates where one of them ends the run, and returns elsewhere.
+    The chart shows success rates if a success rate ends the run, and otherwise returns.
     """
     newest = status.evaluation
     tells = newest is not None and newest.success_rate is not None
@@ -186,7 +186,7 @@ def figures(status: RunStatus) -> list[Figure]:
 
 
 def _queue(status: RunStatus) -> list[Figure]:
-    """The queue of an on-policy algorithm, and how far its data are from the policy."""
+    """The queue of an on-policy algorithm, and the distance of its data from the policy."""
     queue = status.rollout_queue
     if queue is None:
         return []
@@ -233,7 +233,7 @@ def _figures(status: RunStatus, width: int) -> RenderableType:
 
 
 def _costs(status: RunStatus) -> Text:
-    """Energy and bytes of the run, on one line, because the texts are too long for cells."""
+    """Energy and bytes of the run on one line, because the texts are too long for cells."""
     energy, emitted = status.energy, status.emitted
     line = Text(no_wrap=True, overflow="ellipsis")
     if emitted is not None:
@@ -254,7 +254,7 @@ def _figure(figure: Figure, width: int) -> Text:
 
 
 def _processes(rows: list[ProcessRow], width: int) -> RenderableType:
-    """The table of processes. Process ids and CPU time are left out if there is no room."""
+    """The table of processes. Process ids and CPU time are left out if space is short."""
     table = Table(box=None, width=width, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
     wide = width >= _WIDE
     table.add_column("process", no_wrap=True, min_width=9)

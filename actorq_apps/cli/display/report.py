@@ -1,4 +1,4 @@
-"""The outcome of a run, printed at its end."""
+"""Prints the outcome of a run at its end."""
 
 import re
 import shlex
@@ -14,16 +14,16 @@ from actorq.text import one_line, return_text, size_text
 from actorq_apps.cli.display import numbers
 from actorq_apps.local.environment import modules_here
 
-# A remark of a text in innermost parentheses.
+# A remark in innermost parentheses.
 _REMARK = re.compile(r"\s*\([^()]*\)")
-# The line of the energy fits a terminal of 80 columns.
+# The energy line must fit into 80 columns.
 _MOST_METHOD_BYTES = 40
 
 
 def print_result(run: RunDirectory, is_new: bool) -> None:
     """Print the learner's summary, the commands that evaluate and continue the run, and last the run directory.
 
-    is_new: whether this life of the run wrote the summary. If not, the learner ended before it could write one.
+    is_new: whether this session of the run wrote the summary. If not, the learner ended before it could write one.
     """
     summary = run.read_summary() if is_new else {}
     for line in result_lines(summary) if summary else ["ended before the learner could write a summary"]:
@@ -34,7 +34,7 @@ def print_result(run: RunDirectory, is_new: bool) -> None:
 
 
 def next_commands(run: RunDirectory, summary: dict[str, Any]) -> Iterator[str]:
-    """Commands that work when they are copied: for the policy of a run, and for a run without its target."""
+    """Commands to copy: one evaluates the run's policy, one continues a run that missed its target."""
     config = settings.build(RunConfig, run.config_tree())
     root = shlex.quote(str(run.root))
     if run.policies.is_dir() and any(run.policies.iterdir()):
@@ -45,7 +45,7 @@ def next_commands(run: RunDirectory, summary: dict[str, Any]) -> Iterator[str]:
 
 
 def _larger_budget(config: RunConfig, summary: dict[str, Any]) -> str:
-    """The flag with twice the budget that has ended the run; empty if none has."""
+    """The flag that doubles the budget that ended the run; empty if no budget ended it."""
     if summary.get("state") != RunState.BUDGET_ENDED.value:
         return ""
     if config.max_seconds is not None and summary.get("wall_clock_s", 0.0) >= config.max_seconds:
@@ -69,7 +69,7 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
         lines.append(f"quantization-aware since update {since:,}")
     fidelity, sizes = summary.get("fidelity"), summary.get("policy_bytes")
     if fidelity and sizes:
-        # With `auto`, the newest policy of the actors and the evaluated one may differ.
+        # With `auto`, the actors' newest policy and the evaluated policy may differ.
         scheme, evaluated = sizes.get("scheme"), (summary.get("evaluation") or {}).get("scheme")
         name = f"{scheme} policy of the actors" if scheme and evaluated not in (None, scheme) else "policy"
         size = f"{name} {size_text(sizes['emitted'])} instead of {size_text(sizes['fp32'])}"
@@ -80,7 +80,7 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def _energy(energy: dict[str, Any]) -> str:
-    """Energy, carbon and the first part of the method. The summary's file has all of it."""
+    """Energy, carbon and the first part of the method. The summary's file has the whole method."""
     method = str(energy["method"]).partition(";")[0]
     while (shorter := _REMARK.sub("", method)) != method:
         method = shorter

@@ -1,4 +1,4 @@
-"""The values of a display: from the learner's status and the launcher's processes."""
+"""The values that a display shows, from the learner's status and the launcher's processes."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ from actorq_apps.local.services import Kind
 
 _EVENTS_KEPT = 4
 _MEMBERS = get_args(Role)
-# Texts of a status that are events when they change, and what comes before them.
+# Texts of a status that become events when they change, with their prefixes.
 _NEWS = {
     "problem": "refused",
     "flagged_evaluation": "flagged evaluation of",
@@ -40,7 +40,7 @@ class ProcessRow:
 
 
 Resources = tuple[int, float]
-"""Present use of resources of a process: resident bytes, and seconds of CPU time."""
+"""Current resource use of a process: resident bytes, and seconds of CPU time."""
 
 
 class RunView:
@@ -79,7 +79,7 @@ class RunView:
         self._processes[view.name] = view
 
     def rows(self, resources: Callable[[int], Resources | None]) -> list[ProcessRow]:
-        """The table of processes: from the launcher if there is one, else from the learner's status alone."""
+        """The table of processes: from the launcher if there is one, otherwise from the learner's status."""
         if not self._processes:
             return list(_rows_by_status(self.status)) if self.status else []
         return [self._row(view, resources) for view in tuple(self._processes.values())]
@@ -119,7 +119,7 @@ class RunView:
 
 
 def news(before: RunStatus | None, status: RunStatus) -> Iterable[str]:
-    """Events that a status tells and the status before it did not."""
+    """Events in a status that the previous status did not have."""
     for field, event in _NEWS.items():
         text: str = getattr(status, field)
         if text not in ("", getattr(before, field, "")):
@@ -127,7 +127,7 @@ def news(before: RunStatus | None, status: RunStatus) -> Iterable[str]:
 
 
 def measure(pid: int) -> Resources | None:
-    """Resources of a process on this machine; None when it has ended."""
+    """Resources of a process on this machine; None after it has ended."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -153,7 +153,7 @@ def _rows_by_status(status: RunStatus) -> Iterable[ProcessRow]:
     for process in status.processes:
         actor = actors.pop((process.role, process.name), None)
         if actor is None and process.role in _MEMBERS:
-            # It has left. The account of its use stays.
+            # The actor has left. Its resource use stays recorded.
             continue
         report = actor.report if actor else None
         yield ProcessRow(

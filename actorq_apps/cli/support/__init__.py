@@ -1,1 +1,1 @@
-"""Commands that help to find out what is wrong."""
+"""Commands that help to diagnose problems."""

@@ -12,8 +12,8 @@ from actorq.config.parser import OneLineParser
 from actorq.process import EXIT_OK
 from actorq.telemetry.machine import package_version, this_machine, usable_cores
 
-_DESCRIPTION = """Print the versions of actorq, Python and its packages, the processor, and the int8 encoding with which
-actors act here. Add this to a bug report. Values of environment variables are not printed."""
+_DESCRIPTION = """Print the versions of actorq, Python and packages, the processor, and the int8 encoding that
+actors use here. Add this to a bug report. Values of environment variables are not printed."""
 _PACKAGES = (
     *("numpy", "torch", "onnx", "onnxscript", "onnxruntime", "safetensors", "grpcio", "protobuf", "pydantic", "PyYAML"),
     *("gymnasium", "ale-py", "dm-control", "envpool", "mujoco", "rich", "codecarbon", "tensorboard", "kubernetes"),
@@ -40,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def facts() -> dict[str, Any]:
-    """What a bug report needs to know of this machine, by name."""
+    """Facts about this machine for a bug report, by name."""
     machine = this_machine()
     try:
         here = arithmetic()

@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from actorq_apps.sweep.study import Study
     from actorq_apps.sweep.trials import Backend
 
-_DESCRIPTION = """Search for settings: make many runs of one task, whose settings Optuna proposes. Flags, --config and
-environment give the task as in actorq train. With --template, runs are TrainingRun objects on Kubernetes. The same
-command continues an interrupted sweep and its runs. A larger --trials adds trials. DIR has trials.json, trials.csv,
-sweep.png and best/, with the best run's settings and policy. Exit codes: 0; 2 wrong input; 130 and 143 ended by Ctrl-C
-and SIGTERM; 1 any other error, and when all trials fail."""
+_DESCRIPTION = """Search for settings: start many runs of one task, with settings that Optuna proposes. Flags, --config
+and environment define the task as in actorq train. With --template, runs are TrainingRun objects on Kubernetes. The
+same command continues an interrupted sweep. A larger --trials adds trials. DIR gets trials.json, trials.csv,
+sweep.png, and best/ with the best run's settings and policy. Exit codes: 0; 2 wrong input; 130 and 143 ended by Ctrl-C
+and SIGTERM; 1 any other error, or all trials failed."""
 _EXTRA = ("optuna", "matplotlib")
 _TRIALS = 20
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Make the missing trials, then write the results. Returns the exit code."""
+    """Run the missing trials, then write the results. Returns the exit code."""
     given = _parser().parse_args(arguments)
     return with_queued_output(lambda: _sweep(arguments, given), lambda code: code >= 128)
 
@@ -45,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
 def _sweep(arguments: Sequence[str], given: Any) -> int:
     if missing := [name for name in _EXTRA if find_spec(name) is None]:
         raise UserError(f"actorq sweep needs {' and '.join(missing)}: pip install 'actorq[sweep]'")
-    # Imported here, because they need the extra.
+    # Imported here, because these modules need the extra.
     from actorq_apps.cli.sweep.view import open_view, print_results
     from actorq_apps.sweep.report import write_results
     from actorq_apps.sweep.space import changes_tree, read_space
@@ -100,7 +100,7 @@ def _sweep(arguments: Sequence[str], given: Any) -> int:
 def _parser() -> OneLineParser:
     parser = argument_parser("actorq sweep", _DESCRIPTION, (RunConfig,))
     add_environment(parser)
-    own = parser.section("sweep", "What is searched, and how.")
+    own = parser.section("sweep", "What to search, and how.")
     own.add_argument("--directory", type=Path, required=True, metavar="DIR", help="folder of the runs and the results")
     own.add_argument(
         "--search",
@@ -120,7 +120,7 @@ def _parser() -> OneLineParser:
     )
     positive = number(1, math.inf, "at least 1", int)
     own.add_argument(
-        "--trials", type=positive, metavar="N", help=f"trials to make (default: {_TRIALS}; all cells of a grid)"
+        "--trials", type=positive, metavar="N", help=f"number of trials (default: {_TRIALS}; all cells of a grid)"
     )
     own.add_argument("--jobs", type=positive, default=1, metavar="K", help="runs at a time (default: 1)")
     own.add_argument(
@@ -130,13 +130,13 @@ def _parser() -> OneLineParser:
         help="return at the end; or seconds or environment steps until a run is solved (default: return)",
     )
     own.add_argument(
-        "--sampler", choices=("tpe", "random", "grid"), default="tpe", help="how trials are proposed (default: tpe)"
+        "--sampler", choices=("tpe", "random", "grid"), default="tpe", help="method to propose trials (default: tpe)"
     )
     own.add_argument(
         "--pruner",
         choices=("none", "median", "asha", "hyperband"),
         default="median",
-        help="which runs end early, because of their returns so far (default: median)",
+        help="rule that ends runs early because of low returns (default: median)",
     )
     seed = number(0, 2**32 - 1, f"0 to {2**32 - 1}", int)
     own.add_argument("--sampler-seed", type=seed, default=0, metavar="N", help="seed of the sampler (default: 0)")
@@ -144,7 +144,7 @@ def _parser() -> OneLineParser:
         "--template",
         type=Path,
         metavar="FILE",
-        help="YAML file with a TrainingRun: runs are such objects on Kubernetes (default: processes of this machine)",
+        help="YAML file with a TrainingRun; runs become such objects on Kubernetes (default: local processes)",
     )
     own.add_argument(
         "--namespace", metavar="NAME", help="namespace of the objects (default: that of the template or the context)"
@@ -153,10 +153,10 @@ def _parser() -> OneLineParser:
 
 
 def _task(given: Any, sources: Sources) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """The template if there is one, and the tree of the given settings. Raises UserError for an impossible task."""
+    """The template, if any, and the tree of the given settings. Raises UserError for an impossible task."""
     tree = sources.given[RunConfig]
     if given.template is None:
-        # The environment decides the algorithm unless one is given.
+        # Unless an algorithm is given, the environment decides it.
         return None, {**tree, "algorithm": resolved_config(sources).algorithm}
     from actorq_apps.sweep.cluster import read_template, template_tree
 
@@ -167,7 +167,7 @@ def _task(given: Any, sources: Sources) -> tuple[dict[str, Any] | None, dict[str
 
 
 def _folder(root: Path, basis: Mapping[str, Any]) -> AbstractContextManager[int]:
-    """Make the folder, or continue in it alone. Gives the descriptor of its lock. Raises UserError."""
+    """Create the folder, or continue in it. Yields the descriptor of its exclusive lock. Raises UserError."""
     from actorq_apps.sweep.processes import FOLDERS
 
     refusal = "was made with {} ({{}}): take another folder"
@@ -203,7 +203,7 @@ def _backend(
 
 
 def _keep_best(study: "Study", backend: "Backend", root: Path) -> str:
-    """Put the best run's files into DIR/best. Returns a line about them."""
+    """Copy the best run's files to DIR/best. Returns a line about them."""
     from actorq_apps.sweep.trials import Trial
 
     best = study.best()

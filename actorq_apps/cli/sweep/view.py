@@ -15,12 +15,12 @@ from actorq_apps.sweep.sweep import settings_text
 from actorq_apps.sweep.trials import Objective, Progress, TrialResult, TrialState
 
 _STYLES = {TrialState.RUNNING: "cyan", TrialState.FAILED: "red", TrialState.PRUNED: "dim", TrialState.UNSOLVED: "dim"}
-# Lines of a terminal that are not rows of the table.
+# Lines of a terminal outside the table's rows.
 _FRAME_LINES = 8
 
 
 class SweepView:
-    """An `Observer` that prints. On a terminal it redraws a table below the lines."""
+    """An `Observer` that prints. On a terminal it redraws a table below the printed lines."""
 
     def __init__(self, console: Console, trials: int, live: Live | None) -> None:
         self._console = console
@@ -33,7 +33,7 @@ class SweepView:
         self._console.print(Text(text), soft_wrap=True)
 
     def update(self, results: list[TrialResult], running: Mapping[int, Progress]) -> None:
-        """Redraw the table with its newest rows. Elsewhere print a line for each run with a new evaluation."""
+        """Redraw the table with its newest rows. Outside a terminal, print a line for each new evaluation of a run."""
         if self._live is not None:
             ended = sum(result.state is not TrialState.RUNNING for result in results)
             newest = results[-max(1, self._console.height - _FRAME_LINES) :]
@@ -48,14 +48,14 @@ class SweepView:
 
 @contextmanager
 def open_view(trials: int) -> Iterator[SweepView]:
-    """The view for standard output. Colors only on a terminal."""
+    """The view for standard output. Uses colors only on a terminal."""
     console = wide_output()
     with Live(console=console, auto_refresh=False, transient=True) if is_live(console) else nullcontext() as live:
         yield SweepView(console, trials, live)
 
 
 def print_results(study: Study, objective: Objective) -> None:
-    """The table of all trials, and the best one."""
+    """Print the table of all trials, and the best one."""
     console, best = wide_output(), study.best()
     console.print(table(study.results(), {}, best))
     if best is not None:
