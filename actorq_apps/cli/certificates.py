@@ -17,8 +17,8 @@ from actorq.transport.security.roles import ROLES
 
 _PROGRAM = "actorq certificates"
 _DESCRIPTION = """Create a certificate authority and certificates signed by it. DIR gets one folder for each role, such
-as learner, actor and operator, with ca.crt, tls.crt and tls.key. The authority's key is discarded, so no certificates can
-be added. Create new ones in another folder before they expire."""
+as learner, actor and operator, with ca.crt, tls.crt and tls.key. The authority's key is discarded, so no certificates
+can be added. Create new ones in another folder before they expire."""
 
 
 class CertificatesSettings(Settings):

@@ -1,4 +1,4 @@
-"""Checks that a run's algorithm fits its environment, before anything is started."""
+"""Checks that a run's algorithm fits its environment, before any process starts."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -28,15 +28,15 @@ Describe = Callable[[RunConfig], EnvironmentSpec]
 def fit_algorithm(
     config: RunConfig, sources: Sources, may_choose: bool, describe: Describe
 ) -> tuple[RunConfig, EnvironmentSpec]:
-    """The settings, with another algorithm where nobody named one and actions are continuous; and the environment.
+    """The settings and the environment. If no algorithm is given and actions are continuous, another one is used.
 
-    sources: of the settings, for those of another algorithm, if it `may_choose` one.
-    describe: `actorq_apps.local.environment.environment_of`, or what remembers its answers.
+    sources: source of the settings, to resolve those of another algorithm. may_choose: whether to choose another one.
+    describe: `actorq_apps.local.environment.environment_of`, or a function that caches its results.
 
-    Raises UserError for an unknown algorithm or environment, and for an algorithm that does not take its actions.
+    Raises UserError for an unknown algorithm or environment, and for an algorithm that does not support the actions.
     """
     names = (*ALGORITHMS, *sorted(entry_points(group=ALGORITHM_ENTRY_POINTS).names))
-    # The learner checks classes, because it has torch.
+    # The learner checks classes, because this process has no torch.
     if config.algorithm not in names and ":" not in config.algorithm:
         known = f"expected one of {', '.join(names)}, or MODULE:CLASS"
         raise UserError(f"setting 'algorithm': {known}, got {config.algorithm!r}")
@@ -58,9 +58,9 @@ def fit_algorithm(
 
 
 def fit_goals(config: RunConfig, given: Mapping[str, Any], spec: EnvironmentSpec) -> RunConfig:
-    """The settings, with returns of one step where the environment has goals and the run has hindsight.
+    """The settings, with one-step returns if the environment has goals and the run has hindsight.
 
-    given: the settings that the user has given. Raises UserError when they ask for longer returns, and where episodes
+    given: the settings that the user has given. Raises UserError when they require longer returns, or when episodes
     have no time limit.
     """
     if not config.copies_of(spec):
@@ -82,9 +82,9 @@ def fit_goals(config: RunConfig, given: Mapping[str, Any], spec: EnvironmentSpec
 
 
 def check_learner(config: RunConfig, spec: EnvironmentSpec, servers: ForkServers | None = None) -> None:
-    """Raise UserError for a user's algorithm or network, a device, or a source, that the learner could not use.
+    """Raise UserError for a user's algorithm or network, or a device, that the learner cannot use.
 
-    Starts a process, because only the learner has torch; none for settings that cannot fail there.
+    Starts a process, because only the learner has torch. Starts none for settings that cannot fail there.
     """
     own = config.network is not None or config.encoders or config.algorithm not in ALGORITHMS or config.algorithm_args
     if not own and config.init_from is None and config.learner.device in ("auto", "cpu"):
@@ -97,7 +97,7 @@ def check_learner(config: RunConfig, spec: EnvironmentSpec, servers: ForkServers
 
 
 def fit_environments(config: RunConfig, spec: EnvironmentSpec, warn: Warn) -> RunConfig:
-    """The settings, with only as many environments per actor as fit a message. Raises UserError when none fits."""
+    """The settings, with at most as many environments per actor as fit into a message. UserError if none fits."""
     most = most_environments(spec, config.copies_of(spec))
     if config.environments_per_actor <= most:
         return config
@@ -107,7 +107,7 @@ def fit_environments(config: RunConfig, spec: EnvironmentSpec, warn: Warn) -> Ru
 
 
 def about_wrappers(arguments: EnvironmentArguments) -> Iterator[str]:
-    """Warnings of wrappers with which actors and evaluations differ."""
+    """Warnings about wrappers that make actors and evaluations differ."""
     if arguments.reward_wrappers:
         names = ", ".join(arguments.reward_wrappers)
         yield f"evaluations leave out {names}: their returns and the target are in the environment's own rewards"

@@ -20,11 +20,11 @@ _MOST_LINE_BYTES = 64 * 1024
 
 
 class Child:
-    """A started process in its own session, so that the terminal's Ctrl-C reaches only the launcher.
+    """A started process in its own session. Ctrl-C on the terminal therefore reaches only the launcher.
 
     The child's standard input is a socket, its lifeline. Only this object holds the other end, which closes on exec.
-    So the child reads the end of the file when the launcher ends, also after SIGKILL. A service writes a line to its
-    lifeline once it serves. Output is appended to `log`. Other threads call `on_exit` and `on_line`.
+    The child therefore reads the end of the file when the launcher ends, even after SIGKILL. A service writes a line to
+    its lifeline once it serves. Output is appended to `log`. Other threads call `on_exit` and `on_line`.
 
     inherited, servers: see `start_process`.
     """
@@ -60,8 +60,8 @@ class Child:
         self._process.terminate()
 
     def release(self) -> None:
-        """Close the lifeline. The process learns that no other process of the run remains to wait for."""
-        # This only shuts the socket down, because a thread may still read from it. Deleting this object closes it.
+        """Close the lifeline. It tells the process that no other process of the run is left to wait for."""
+        # Only shuts the socket down, because a thread may still read from it. Deleting this object closes it.
         with suppress(OSError):
             self._lifeline.shutdown(socket.SHUT_RDWR)
 
@@ -72,14 +72,14 @@ class Child:
         self._waiter.join()
 
     def end(self, patience_s: float) -> None:
-        """Ask the process to drain, kill it after `patience_s` seconds, and wait until it is gone."""
+        """Ask the process to drain, kill it after `patience_s` seconds, and wait until it has ended."""
         if self._process.returncode is None:
             self.terminate()
             self._waiter.join(patience_s)
         self.kill()
 
     def last_lines(self, count: int) -> list[str]:
-        """The last lines that this life of the process logged."""
+        """The last lines that the process has logged since this start."""
         with self.log.open("rb") as stream:
             end = stream.seek(0, os.SEEK_END)
             stream.seek(max(self._log_start, end - _TAIL_BYTES))
@@ -90,19 +90,19 @@ class Child:
         return _reported_error(self.last_lines(50))
 
     def failure(self, code: int, moment: str) -> ActorQError:
-        """The error for an exit at a wrong moment: the process's own report, or else its last lines."""
+        """The error for an unexpected exit: the process's own report, or else its last lines."""
         if code == EXIT_USER_ERROR and (mistake := self.user_error()):
             return UserError(mistake)
         lines = "".join(f"\n  {line}" for line in self.last_lines(5))
         return ActorQError(f"{self.name} ended ({describe_exit(code)}) {moment}; its last lines:{lines}")
 
     def write(self, line: bytes) -> None:
-        """Send the process a line on its lifeline. A process that has ended does not get it."""
+        """Send the process a line on its lifeline. Does nothing if the process has ended."""
         with suppress(OSError):
             self._lifeline.sendall(line + b"\n")
 
     def forget(self) -> None:
-        """In a fork of this process: hold the lifeline no longer, without closing its descriptor."""
+        """In a fork of this process: release the lifeline without closing its descriptor."""
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, self._lifeline.fileno())
         os.close(nothing)
@@ -114,7 +114,7 @@ class Child:
 
     def _wait(self) -> None:
         code = self._process.wait()
-        # Processes of the environments must not outlive a killed actor.
+        # Child processes of the environments must not outlive a killed actor.
         self._kill_group()
         self.release()
         self._on_exit(ChildExited(self.name, self.pid, code))
@@ -125,15 +125,15 @@ class Child:
 
 
 def _reported_error(lines: Sequence[str]) -> str | None:
-    """The last line in which a process reported a user's error, if any, without its prefix."""
+    """The process's last report of a user's error, without its prefix; None if there is none."""
     found = [line for line in lines if line.startswith(_ERROR_PREFIX)]
     return found[-1].removeprefix(_ERROR_PREFIX) if found else None
 
 
 def run_to_end(command: Sequence[str], servers: ForkServers | None, failure: str) -> None:
-    """Run a command, if possible as a fork. Its standard input is a lifeline, which closes when this process ends.
+    """Run a command, as a fork if possible. Its standard input is a lifeline, which closes when this process ends.
 
-    Raises the user's error that the command reports, and ActorQError that begins with `failure` for other failures.
+    Raises the user's error that the command reports. Other failures raise ActorQError, which begins with `failure`.
     """
     held, lifeline = socket.socketpair()
     with open(os.devnull, "wb") as output, TemporaryFile("w+") as errors, held:
@@ -142,7 +142,7 @@ def run_to_end(command: Sequence[str], servers: ForkServers | None, failure: str
         try:
             code = process.wait()
         except BaseException:
-            # A terminal's Ctrl-C does not reach the process.
+            # Ctrl-C on the terminal does not reach the process.
             process.kill()
             raise
         errors.seek(0)
@@ -154,7 +154,7 @@ def run_to_end(command: Sequence[str], servers: ForkServers | None, failure: str
 
 
 def describe_exit(code: int) -> str:
-    """An exit code in words: the signal's name, or the code."""
+    """An exit code in words: the name of the signal, or the code."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -1,4 +1,4 @@
-"""Asks a process of its own for the spec of an environment, and tells what is wrong with the environment."""
+"""Gets the spec of an environment from a separate process, and reports problems of the environment."""
 
 import json
 import os
@@ -21,36 +21,36 @@ from actorq.text import one_line
 from actorq_apps.local.child import describe_exit
 from actorq_apps.local.forkserver import ForkServers, start_process
 
-# Of the process's own imports, before the first call.
+# Time for the process's own imports, before the first call.
 _START_S = 60.0
-# Until a process that has answered, or got SIGABRT, is killed.
+# Time until a process is killed that has answered or got SIGABRT.
 _PATIENCE_S = 5.0
 _START = "the start of its process"
 _MOST_BYTES = 16 * 1024**2
 _LAST_LINE_BYTES = 300
 _TAIL_BYTES = _READ_BYTES = 64 * 1024
-# As faulthandler writes the thread that got a signal.
+# faulthandler's output for the thread that got a signal.
 _CRASH = "Fatal Python error"
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in ')
 
 
 def environment_of(config: RunConfig, servers: ForkServers | None = None) -> EnvironmentSpec:
-    """The actors' description of the environment, which has been reset and stepped once. See `try_environment`."""
+    """The spec of the environment as actors see it, after one reset and one step. See `try_environment`."""
     return try_environment(config, servers=servers)[0]
 
 
 def try_environment(
     config: RunConfig, steps: int = 0, servers: ForkServers | None = None, slow_s: float = 10.0
 ) -> tuple[EnvironmentSpec, dict[str, Any]]:
-    """The actors' description of the environment, and the figures of random steps in it; empty for no steps.
+    """The spec of the environment as actors see it, and figures of random steps in it; empty without steps.
 
-    A call that takes long is told on standard error. Raises UserError when the environment cannot be made, does not
-    work, ends its process, or hangs.
+    A slow call is reported on standard error. Raises UserError when the environment cannot be created, does not work,
+    ends its process, or hangs.
 
-    steps: at most; see `actor_service.environments.trial`. slow_s: seconds after which a call is told.
+    steps: maximum number; see `actor_service.environments.trial`. slow_s: seconds after which a call is reported.
     """
     environment, limit_s = config.environment, config.actor.environment_timeout_s
-    # Not the whole actor: its imports would take a fifth of the time until the first action.
+    # Not the whole actor, because its imports would delay the first action.
     command = (
         *(sys.executable, "-m", "actor_service.environments", environment, "--backend", config.environment_backend),
         *("--arguments", config.environment_arguments.to_text(), "--lifeline", "--steps", str(steps)),
@@ -65,11 +65,11 @@ def try_environment(
         try:
             answer = answers.last()
             if answers.hangs:
-                # Its last words are where it hangs.
+                # SIGABRT prints where the process hangs.
                 os.kill(process.pid, signal.SIGABRT)
             answers.await_end()
         finally:
-            # A terminal's Ctrl-C does not reach the process. Its children must not outlive it.
+            # Ctrl-C on the terminal does not reach the process. Its children must not outlive it.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             code = process.wait()
@@ -109,7 +109,7 @@ class _Answers:
         self._pending = b""
 
     def last(self) -> dict[str, Any]:
-        """The answer that is no call; empty if the process ends or hangs before."""
+        """The first answer that is not a call; empty if the process ends or hangs before."""
         while line := self._next_line():
             answer: dict[str, Any] = json.loads(line)
             if "call" not in answer:
@@ -118,14 +118,14 @@ class _Answers:
         return {}
 
     def await_end(self) -> None:
-        """Wait for the end of the process, but not long."""
+        """Wait for the end of the process for a short time."""
         self._held.settimeout(_PATIENCE_S)
         with suppress(OSError):
             while self._held.recv(_READ_BYTES):
                 pass
 
     def _next_line(self) -> bytes:
-        """The next line; empty at the end of the process, or when it hangs."""
+        """The next line; empty if the process ends or hangs."""
         limit_s = self._limit_s if self.call else max(self._limit_s, _START_S)
         for slice_s in (min(self._slow_s, limit_s), max(0.0, limit_s - self._slow_s)):
             until = time.monotonic() + slice_s
@@ -154,7 +154,7 @@ class _Answers:
 
 
 def _last_words(output: Any) -> tuple[str, str]:
-    """The last line of an output, without a crash's traceback; and the place of the crash, such as " (arm.py:12)"."""
+    """The last line of an output without a crash's traceback, and the place of the crash, such as " (arm.py:12)"."""
     end = output.seek(0, os.SEEK_END)
     output.seek(max(0, end - _TAIL_BYTES))
     words, crashed, crash = output.read().decode("utf-8", "replace").rpartition(_CRASH)

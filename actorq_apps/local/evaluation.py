@@ -1,4 +1,4 @@
-"""Evaluates a run's retained policies without its learner: starts a quantizer on the run's store, and an actor."""
+"""Evaluates a run's retained policies without its learner. Starts a quantizer on the run's store, and an actor."""
 
 import queue
 import re
@@ -26,9 +26,9 @@ from actorq_apps.local.services import MODULES, Kind, module_command, reserved_a
 class EvaluationRequest:
     """A request for an evaluation. Version 0 is the newest retained one. Scheme "auto" is the fastest on this machine.
 
-    record: the file for a video of the episodes, which then run one after the other.
-    sampled: draw actions from the policy's distribution, instead of greedy ones.
-    else_best: if the version is not retained, evaluate the best retained one instead: see Substitution.
+    record: file for a video of the episodes, which then run one after the other.
+    sampled: draw actions from the policy's distribution instead of greedy actions.
+    else_best: if the version is not retained, evaluate the best retained version: see Substitution.
     """
 
     episodes: int
@@ -42,7 +42,7 @@ class EvaluationRequest:
 
 @dataclass(frozen=True)
 class Substitution:
-    """The version evaluated in place of one that is not retained: the best one, or the newest if none was evaluated."""
+    """The version that replaces one that is not retained: the best, or the newest if none was evaluated."""
 
     asked_for: int
     version: int
@@ -51,7 +51,7 @@ class Substitution:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """All episodes, and the policy that acted in them."""
+    """All episodes, and the policy that chose the actions."""
 
     evaluation: Evaluation
     policy: PolicyDescriptor
@@ -60,7 +60,7 @@ class EvaluationResult:
 _PATIENCE_S = 5.0
 _PEER = re.compile(r"^((actor|quantizer) at [^ ]+:\d+: )+")
 
-# The session's threads put these on its queue.
+# The items that the session's threads put on its queue.
 _Item = Episode | EvaluationResult | Substitution | ChildExited | ActorQError
 
 
@@ -69,17 +69,17 @@ def evaluate_run(
 ) -> Generator[Episode | EvaluationResult | Substitution, None, None]:
     """Yield a substitution if there is one, each episode when it ends, then the result.
 
-    This works while the run goes on, and never changes its learner.
+    This also works while the run is active, and never affects its learner.
 
-    Raises UserError when the policy does not exist or is unusable, ActorQError when a process fails. Close the
-    iterator to end the processes early.
+    Raises UserError when the policy does not exist or is unusable, and ActorQError when a process fails. To end the
+    processes early, close the iterator.
     """
     certificates = config.transport.certificates_of("operator")
     items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
     with ExitStack() as stack:
         servers = stack.enter_context(once_forked((MODULES[Kind.QUANTIZER], MODULES[Kind.ACTOR])))
         logs = Path(stack.enter_context(TemporaryDirectory(prefix="actorq-evaluate-")))
-        # Not the run's own file, which may be damaged and have a copy.
+        # A copy, because the run's own file may be damaged.
         given = logs / "config.yaml"
         given.write_text(settings.to_yaml(config), encoding="utf-8")
         quantizer, actor = stack.enter_context(reserved_addresses(2))
@@ -94,7 +94,7 @@ def evaluate_run(
         while True:
             item = items.get()
             if isinstance(item, InvalidInputError | NotFoundError | ConflictError):
-                # A refusal by the services is the user's error, without the addresses of the services.
+                # A refusal by a service is the user's error. The user does not know the services' addresses.
                 raise UserError(_PEER.sub("", str(item)))
             if isinstance(item, ActorQError):
                 raise item
@@ -113,7 +113,7 @@ def _commands(
     return {
         "quantizer": module_command(
             Kind.QUANTIZER,
-            # The run's own quantizer may write to the store.
+            # The run's own quantizer may be writing to the store.
             *(*given, "--store", str(run.policies), "--read-only", "--listen", quantizer, "--name", "quantizer"),
         ),
         "actor": module_command(
@@ -121,7 +121,7 @@ def _commands(
             *(*given, "--role", "standalone", "--quantizer", quantizer, "--environment", config.environment),
             *("--listen", actor, "--name", "evaluator"),
             *(("--sampled",) if request.sampled else ()),
-            # Only the environment library itself can render.
+            # Only the environment's own library can render.
             *(("--record", str(record.absolute()), "--environment-backend", "python") if record else ()),
         ),
     }
@@ -131,12 +131,12 @@ def _ask(
     client: ActorClient, policies: QuantizerClient, request: EvaluationRequest, put: Callable[[_Item], None]
 ) -> None:
     try:
-        # When a process ends before it serves, the caller sees its exit. This daemon thread may wait on.
+        # If a process ends before it serves, the caller handles its exit. This daemon thread may keep waiting.
         policies.wait()
         client.wait()
         for item in _evaluated(client, policies, request):
             if isinstance(item, Evaluation):
-                # The evaluation names the scheme that acted. That is fp32 when the gate refused the requested scheme.
+                # The evaluation names the scheme that was used: fp32 when the gate refused the requested scheme.
                 scheme = item.scheme if request.scheme == AUTO else request.scheme
                 put(EvaluationResult(item, policies.fidelity(scheme, item.policy_version)))
             else:

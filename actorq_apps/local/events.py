@@ -1,4 +1,4 @@
-"""The events of a run's supervisor, which all arrive on one queue."""
+"""The events for a run's supervisor. All arrive on one queue."""
 
 import queue
 import signal
@@ -35,14 +35,14 @@ class SignalReceived:
     number: signal.Signals
 
 
-# A status comes from the learner.
+# The learner sends statuses.
 Event = ChildExited | ChildReady | SignalReceived | RunStatus
 Events = queue.SimpleQueue[Event]
 
 
 @contextmanager
 def sigterm_as_exit() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit, so that started processes are ended. Main thread only."""
+    """Turn SIGTERM into SystemExit, so that started processes end. Main thread only."""
 
     def leave(*_: object) -> None:
         raise SystemExit(128 + signal.SIGTERM)
@@ -59,7 +59,8 @@ def signals_as_events(events: Events) -> Iterator[None]:
     """Put SIGINT and SIGTERM on the queue instead of ending the process. Main thread only.
 
     A Python handler is not enough. If the signal arrives just before the main thread blocks in the queue, the handler
-    runs only when something else wakes the thread. Python writes to its wakeup descriptor at once; a thread reads it.
+    runs only when the thread wakes up for another reason. Python writes to its wakeup descriptor at once, and a thread
+    reads it.
     """
     arrived, wakeup = socket.socketpair()
     wakeup.setblocking(False)

@@ -1,8 +1,8 @@
-"""Starts services and runs as forks of processes that have already imported their modules.
+"""Starts services and runs quickly: forks of processes that have already imported the modules.
 
-`actorq train` starts the fork servers before it imports its own modules. So the imports of launcher, learner and the
-other services overlap, and shared modules are imported once. Commands that make many runs fork their launchers, with
-the learner's modules: these are imported once for all runs. This module needs the standard library only.
+`actorq train` starts the fork servers before it imports its own modules. The imports of launcher, learner and other
+services therefore overlap, and shared modules are imported once. Commands that start many runs fork their launchers
+and the learners, so the modules are imported once for all runs. This module needs only the standard library.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ _LEARNER = "learner_service"
 _LEARNER_MODULES = (f"{_LEARNER}.process",)
 _COMMAND = "actorq_apps.cli.main"
 _START = "actorq.start"
-# Modules that the services of a run import. ONNX Runtime is not here: its thread would not survive a fork.
+# Modules that the services of a run import. ONNX Runtime is missing: its thread would not survive a fork.
 _SHARED = (
     *("actorq.client", "actorq.process", "actorq.watchdog", "actorq_apps.meter.__main__"),
     *("actor_service.environments.__main__", "actor_service.environments.gymnasium_backend"),
@@ -43,13 +43,13 @@ _PATIENCE_S = 20.0
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment without this project's settings.
 
-    The resolved configuration already contains them. In a child they would override its flags.
+    The resolved configuration already contains them. In a child, they would override the child's flags.
     """
     return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
 
 
 class ForkedProcess:
-    """A fork that the launcher has adopted, with the methods of `subprocess.Popen` that callers use."""
+    """A fork that the launcher has adopted, with the used methods of `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -78,8 +78,8 @@ Process = ForkedProcess | subprocess.Popen[bytes]
 class _Server:
     """A process that imports `modules` and then waits for commands. It ends when this end of its socket closes.
 
-    once: the server itself becomes the first command, instead of forking. If this process has the modules, the server
-    is its fork.
+    once: the server becomes the first command instead of forking. If this process has the modules, the server is a fork
+        of it.
     """
 
     def __init__(self, modules: Sequence[str], once: bool) -> None:
@@ -102,13 +102,13 @@ class _Server:
             )
 
     def _fork(self, theirs: socket.socket) -> int:
-        """Fork a server of one command. Its descriptors, signals and environment are those of a program of its own."""
-        # Otherwise the fork would write it again.
+        """Fork a server for one command. Its descriptors, signals and environment are those of a new program."""
+        # Otherwise the fork would write the buffered output again.
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):
                 stream.flush()
         if pid := os.fork():
-            # Once the fork answers, it leads a group, and can be killed with it.
+            # Once the fork answers, it leads a process group, which can be killed as a whole.
             with suppress(OSError):
                 self._control.recv(1)
             return pid
@@ -130,11 +130,11 @@ class _Server:
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
-            # The rest of the command must not run in the fork.
+            # The rest of this command must not run in the fork.
             os._exit(1)
 
     def start(self, module: str, arguments: Sequence[str], descriptors: Sequence[int]) -> Process | None:
-        """Run a module; None if the server cannot. Waits for the imports of a server that forks."""
+        """Run a module; None if the server cannot. Waits for the imports of a forking server."""
         request = json.dumps([module, list(arguments)]).encode()
         if self._control.fileno() < 0 or len(request) > _REQUEST_BYTES or len(descriptors) > _MOST_DESCRIPTORS:
             return None
@@ -147,12 +147,12 @@ class _Server:
         except OSError:
             answer = b""
         if not answer:
-            # The server has ended, or it is late and must not fork the service that the caller now starts itself.
+            # The server has ended or is late. A late server must not fork the service, which the caller now starts.
             self.close()
         return ForkedProcess(int(answer)) if answer else None
 
     def close(self) -> None:
-        """End the server. Processes that it has become or forked live on."""
+        """End the server. Its forks, and the process that it became, continue."""
         if self._control.fileno() < 0:
             return
         self._control.close()
@@ -167,12 +167,12 @@ class ForkServers:
     by_module: Mapping[str, _Server]
 
     def start(self, command: Sequence[str], descriptors: Sequence[int]) -> Process | None:
-        """Run `PYTHON -m MODULE ARGUMENTS...` in its own session; None if no server can.
+        """Run `PYTHON -m MODULE ARGUMENTS...` in its own session; None if no server can do it.
 
-        descriptors: standard input, output and error, then others that the process keeps open.
+        descriptors: standard input, output and error, then further descriptors to keep open.
         """
         executable, flag, module, *arguments = (*command, "", "", "")[: max(3, len(command))]
-        # A function of a service has the service's server.
+        # For a service's function, use the service's server.
         started = arguments[0].partition(".")[0] if module == _START else module
         server = self.by_module.get(started)
         if executable != sys.executable or flag != "-m" or server is None:
@@ -180,7 +180,7 @@ class ForkServers:
         return server.start(module, arguments, descriptors)
 
     def close(self) -> None:
-        """End the servers. The started processes live on."""
+        """End the servers. The started processes continue."""
         for server in self.by_module.values():
             server.close()
 
@@ -188,9 +188,9 @@ class ForkServers:
 def start_process(
     command: Sequence[str], streams: tuple[int, int, int], servers: ForkServers | None, inherited: tuple[int, ...] = ()
 ) -> Process:
-    """Run a command in its own session, if possible as a fork. Raises OSError when it cannot start.
+    """Run a command in its own session, as a fork if possible. Raises OSError when it cannot start.
 
-    streams: standard input, output and error. inherited: further descriptors that the process keeps open.
+    streams: standard input, output and error. inherited: further descriptors to keep open.
     """
     forked = servers.start(command, (*streams, *inherited)) if servers else None
     stdin, stdout, stderr = streams
@@ -206,11 +206,11 @@ def start_process(
 
 
 def fork_servers(one_learner: bool = True) -> AbstractContextManager[ForkServers | None]:
-    """For a run: one server is for the learner, another forks the other services. They begin their imports at once.
+    """The servers for one run: one for the learner, another for the other services. Their imports begin at once.
 
-    one_learner: the learner's server becomes the learner, instead of forking it.
+    one_learner: the learner's server becomes the learner instead of forking it.
 
-    None if the launcher cannot adopt forks on this system.
+    Yields None if the launcher cannot adopt forks on this system.
     """
 
     def begin() -> dict[str, _Server]:
@@ -221,14 +221,14 @@ def fork_servers(one_learner: bool = True) -> AbstractContextManager[ForkServers
 
 
 def run_server() -> AbstractContextManager[ForkServers | None]:
-    """For a command that makes many runs: forks their launchers, which fork learners. None: see `fork_servers`."""
+    """The server for a command with many runs: forks their launchers, which fork learners. None: see `fork_servers`."""
     return _adopting_forks(lambda: {_COMMAND: _Server(("actorq_apps.cli.train", *_LEARNER_MODULES), once=False)})
 
 
 def once_forked(modules: Sequence[str]) -> AbstractContextManager[ForkServers]:
-    """For a command that starts each of these services once: forks of the command itself, made at once.
+    """For a command that starts each of these services once: forks of the command itself, created at once.
 
-    They have the modules that the command has imported. They are programs of their own if the command has threads.
+    The forks have the modules that the command has imported. If the command has threads, they are new programs instead.
     """
     return closing(ForkServers({module: _Server(("actorq.client",), once=True) for module in modules}))
 
@@ -246,14 +246,14 @@ def _adopting_forks(begin: Callable[[], dict[str, _Server]]) -> Iterator[ForkSer
 
 
 def _has_one_thread() -> bool:
-    """Whether this process can be forked: no other thread holds a lock, in Python or in a library."""
+    """Whether this process can fork: no other thread holds a lock, in Python or in a library."""
     with suppress(OSError):
         return len(os.listdir("/proc/self/task")) == 1
     return False
 
 
 def _adopt_orphans(adopt: bool) -> bool:
-    """Become the parent of orphans, such as a server's forks. Returns whether the system supports that."""
+    """Become the parent of orphans, such as a server's forks. Returns whether the system supports this."""
     if sys.platform != "linux":
         return False
     return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0) == 0)
@@ -264,7 +264,7 @@ _Request = tuple[str, list[str], list[int]]
 
 
 def _serve(control: socket.socket, once: bool) -> _Request | None:
-    """Fork for each request. Returns the request in the process that runs it, None when there are no more."""
+    """Fork for each request. Returns the request in the process that runs it, and None after the last request."""
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, _REQUEST_BYTES, _MOST_DESCRIPTORS)
         if not message:
@@ -296,19 +296,19 @@ def _fork() -> int:
 
 
 def become(module: str, arguments: Sequence[str], descriptors: Sequence[int]) -> None:
-    """Run a module as the program of this process, a fork; see ForkServers.start. Ends the process with the module."""
+    """Run a module as the program of this forked process; see ForkServers.start. The process ends with the module."""
     for number, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, number)
         os.close(descriptor)
     if numpy := sys.modules.get("numpy"):
-        # Forks inherit the server's generator. Without this they would all draw the same numbers.
+        # Forks inherit the server's generator. Without this, all would draw the same numbers.
         numpy.random.seed()
     with suppress(OSError):
-        # The command line is the server's. This sets the name in tools such as ps and top.
+        # The process still has the server's command line. This sets the name in tools such as ps and top.
         name = arguments[arguments.index("--name") + 1] if "--name" in arguments else ""
         _COMMAND_NAME.write_text(name or module, encoding="utf-8")
     sys.argv = [module, *arguments]
-    # The server has imported what the package imports when it is run. runpy warns of that.
+    # The server has already imported the package's main module, and runpy warns about that.
     sys.modules.pop(f"{module}.__main__", None)
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -324,7 +324,7 @@ def _main() -> None:
     descriptor, kind, *modules = sys.argv[1:]
     with fast_imports():
         for module in modules:
-            # The service that needs a missing module reports it.
+            # The service that needs the missing module reports it.
             with suppress(ImportError):
                 import_module(module)
     if kind != "once":

@@ -36,10 +36,10 @@ def run_locally(
 ) -> Outcome:
     """Run all services on this machine until the run is over or a signal ends it. Main thread only.
 
-    run: with its configuration written. lock: the descriptor of the run's lock, which the services inherit.
-    actor_module: module to run as actors instead of the actor service; empty for the actor service.
+    run: directory with the written configuration. lock: descriptor of the run's lock, which the services inherit.
+    actor_module: module to run instead of the actor service; empty for the actor service.
     begun: start of the run for its energy account; None for the meter's start.
-    acts: whether to start the actors and the evaluator. Otherwise the program that started this one acts.
+    acts: whether to start the actors and the evaluator. Otherwise the calling program does their work.
     """
     certificates = config.transport.certificates_of("monitor")
     for attempt in range(1, _PORT_ATTEMPTS + 1):
@@ -65,7 +65,7 @@ def run_locally(
 
 
 class AddressBook:
-    """An observer that forwards everything, and keeps the addresses on disk as processes come and go."""
+    """An observer that forwards everything. It also updates the addresses on disk when processes start and end."""
 
     def __init__(self, run: RunDirectory, addresses: Addresses, observer: Observer) -> None:
         self._run, self._addresses, self._observer = run, addresses, observer
@@ -91,9 +91,9 @@ class AddressBook:
         self._observer.event(text)
 
     def close(self) -> None:
-        """Remove the addresses: the run is over."""
+        """Remove the addresses, because the run is over."""
         self._run.addresses.unlink(missing_ok=True)
 
     def _write(self) -> None:
-        # The run goes on also while the disk is full.
+        # The run continues even if the disk is full.
         self._file.attempt(lambda: self._run.write_addresses(self._addresses))

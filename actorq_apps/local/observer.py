@@ -9,7 +9,7 @@ from actorq_apps.local.services import Kind
 
 
 class ProcessState(Enum):
-    """The state of a process. A process runs once it serves."""
+    """The state of a process. A process is RUNNING once it serves."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -21,7 +21,7 @@ class ProcessState(Enum):
 
 @dataclass(frozen=True)
 class ProcessView:
-    """A process as its supervisor sees it. `pid` is None while no process exists."""
+    """The supervisor's view of a process. `pid` is None while no process exists."""
 
     name: str
     kind: Kind

@@ -15,7 +15,7 @@ _BACKOFF = Backoff(initial_s=0.2, maximum_s=10.0)
 class RestartPolicy:
     """At most `limit` restarts within `window_s` seconds, with growing delays.
 
-    hung_window_s: the window if each death came from a hanging call, which takes longer than a crash.
+    hung_window_s: the window if every death came from a hanging call, which takes longer than a crash.
     """
 
     limit: int = 10
@@ -25,11 +25,11 @@ class RestartPolicy:
 
 
 def policy_where_calls_hang(timeout_s: float) -> RestartPolicy:
-    """A policy for hanging calls, each of which takes up to twice `timeout_s` seconds until the process ends."""
+    """A policy for hanging calls. Each takes up to twice `timeout_s` seconds until the process ends."""
     return RestartPolicy(hung_window_s=30.0 * (timeout_s + 30.0))
 
 
-# A run continues without its meter.
+# A run can continue without its meter.
 METER_POLICY = RestartPolicy(limit=3, window_s=float("inf"))
 
 
@@ -43,7 +43,7 @@ class RestartHistory:
         self.total = 0
 
     def next_delay(self, code: int = 1) -> float | None:
-        """Count a restart after this exit code. Returns the seconds to wait before it; None after too many deaths."""
+        """Count a restart after this exit code. Returns the seconds to wait; None after too many deaths."""
         now = self._clock()
         for moments, window_s in ((self._recent, self._policy.window_s), (self._hung, self._policy.hung_window_s)):
             while moments and now - moments[0] > window_s:

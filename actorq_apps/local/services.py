@@ -50,7 +50,7 @@ def module_command(kind: Kind, *arguments: str, module: str = "") -> tuple[str, 
 
 
 def is_importable(module: str) -> bool:
-    """Whether a service's interpreter finds a module. Unlike this process, it has the current folder in its path."""
+    """Whether a service's interpreter can find a module. Unlike this process, its path includes the current folder."""
     script = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
     return subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
 
@@ -65,7 +65,7 @@ def services_of_run(
     begun: RunStart | None = None,
     acts: bool = True,
 ) -> tuple[Service, ...]:
-    """All processes of a run in the order of their start: the slowest to start comes first.
+    """All processes of a run in start order: the process with the slowest start comes first.
 
     actor_module, begun, acts: see `run_locally`. The module never replaces the evaluator.
     """
@@ -93,7 +93,7 @@ def services_of_run(
         services.append(service("evaluator", Kind.EVALUATOR, *(*given, *peers, *role)))
     if config.energy.enabled:
         meter = service("meter", Kind.METER, "--learner", learner, *given)
-        # A restarted meter knows nothing of the time before. So only the first meter counts from the run's start.
+        # A restarted meter has no data about the time before. So only the first meter counts from the run's start.
         since = ("--run-started", repr(begun.at), "--busy-at-start", repr(begun.busy_cpu_seconds)) if begun else ()
         services.append(replace(meter, command=meter.command + since))
     return tuple(services)
@@ -101,11 +101,12 @@ def services_of_run(
 
 @contextmanager
 def reserved_addresses(count: int) -> Iterator[tuple[str, ...]]:
-    """Addresses with free ports, known before the processes that will serve there have started.
+    """Addresses with free ports, known before the processes that use them start.
 
-    Linux lets a process listen on a port that another has bound, if both set SO_REUSEADDR, as gRPC does. So this holds
-    the ports until the end, and no other program gets them, even while a service restarts. Other systems do not allow
-    that: there the ports are released at once. If another program takes one, the launcher tries other ports.
+    On Linux, a process may listen on a port that another has bound, if both set SO_REUSEADDR, as gRPC does. This
+    function holds the ports until the end, so no other program gets them, even while a service restarts. Other
+    systems do not allow this, so the ports are released at once. If another program uses one, the launcher tries other
+    ports.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Keeps the processes of a run alive until the run is over, then ends all of them."""
+"""Keeps the processes of a run alive until the run is over, then ends them."""
 
 import math
 import os
@@ -28,11 +28,11 @@ _LAST_LINES = 5
 _LAST_LINE_BYTES = 300
 _TRACEBACK_LINES = 200
 _AFTER_LEARNER = (Kind.ACTOR, Kind.EVALUATOR)
-# All services say this when their address is taken, which may happen to the launcher's ports.
+# All services print this when their address is in use. This may happen with the launcher's ports.
 _CANNOT_LISTEN = "cannot listen"
-# Services quote the system's reason when they cannot write.
+# Services quote the system's error text when they cannot write.
 _DISK_FULL = tuple(map(os.strerror, DISK_FULL))
-# Wait before a restart after a clean exit: a learner that is about to end may have dismissed the actor.
+# Wait before a restart after a clean exit, because an ending learner may have dismissed the actor.
 _AFTER_CLEAN_EXIT_S = 2.0
 _FATES = {EXIT_OK: "ended", EXIT_INTERRUPTED: "was interrupted", EXIT_HUNG: "hung in a call, or was stopped"}
 # The learner's exit codes when a run is over.
@@ -41,7 +41,7 @@ _OVER = {code for state, code in EXIT_OF_STATE.items() if state.final}
 
 @dataclass(frozen=True)
 class Outcome:
-    """The launcher's exit code, and the user's error if any. began: whether the learner told of stored transitions."""
+    """The launcher's exit code, and the user's error if any. began: whether the learner reported stored transitions."""
 
     exit_code: int
     error: str | None = None
@@ -58,10 +58,10 @@ class _Phase(Enum):
 class Supervisor:
     """Runs `services` in the given order and restarts those that die. Actors start once the learner serves.
 
-    The run ends when the learner's exit code says so, when a process reports a user's error, when a process dies too
-    often, or on a signal. Then the learner is ended first, because it saves the run. The others follow. Each has
-    `drain_s` seconds. A second signal ends everything at once. A learner interrupted from outside is restarted.
-    Everything happens on the calling thread, which waits on `events` only.
+    Four events end the run: the learner's exit code says so, a process reports a user's error, a process dies too
+    often, or a signal arrives. The learner ends first, because it saves the run. The others follow. Each has `drain_s`
+    seconds. A second signal ends everything at once. A learner that was interrupted from outside is restarted.
+    All work happens on the calling thread, which waits only on `events`.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Supervisor:
                     self._act_on_time()
             return replace(self._outcome, began=self._began)
         finally:
-            # After an error, such as the end of the display's reader, the learner still saves the run.
+            # After an error, such as a closed pipe of the display, the learner still saves the run.
             if learner := self._children.get("learner"):
                 learner.end(self._drain_s)
             for child in self._children.values():
@@ -147,7 +147,7 @@ class Supervisor:
             case ChildReady(name, pid) if name in self._children and self._children[name].pid == pid:
                 self._show(name, ProcessState.RUNNING)
                 if self._services[name].kind is Kind.LEARNER and self._phase is _Phase.RUNNING:
-                    # Processes that need a serving learner. Earlier they would only slow its start.
+                    # These processes need a serving learner. Started earlier, they would only slow its start.
                     while self._later:
                         self._start(self._later.pop(0))
             case ChildExited(name, pid, code) if name in self._children and self._children[name].pid == pid:
@@ -183,7 +183,7 @@ class Supervisor:
             self._restart_later(child, code)
 
     def _ended_state(self) -> RunState | None:
-        """The final state of the run, if the learner has reported and saved it. Its death then changes nothing."""
+        """The run's final state, if the learner has reported and saved it. The learner's death then changes nothing."""
         is_new = self._run.summary_written_ns() != self._earlier_summary_ns
         if self._final_state and is_new and self._run.read_summary().get("state") == self._final_state.value:
             return self._final_state
@@ -193,11 +193,11 @@ class Supervisor:
         port_taken = _CANNOT_LISTEN in mistake
         passes = port_taken or any(text in mistake for text in _DISK_FULL)
         if passes and self._histories[child.name].total:
-            # The process could listen or write there before. So this is no user's error, and may pass.
+            # The process could listen or write there before. It is therefore not a user's error, and may pass.
             self._restart_later(child, EXIT_USER_ERROR)
             return
         self._show(child.name, ProcessState.EXITED)
-        # An actor may only repeat what the learner has told it.
+        # An actor may only repeat an error that the learner has sent.
         for each in (child, self._children.get(Kind.LEARNER.value, child)):
             if any("Traceback" in line for line in each.last_lines(_TRACEBACK_LINES)):
                 mistake += f"; the traceback is in {each.log}"
@@ -220,7 +220,7 @@ class Supervisor:
         self._show(child.name, ProcessState.RESTARTING)
 
     def _recall_actors(self, moment: float) -> None:
-        """Restart ended actors: a learner that died while ending the run may have dismissed them."""
+        """Restart ended actors. A learner that died while ending the run may have dismissed them."""
         self._learner_is_ending = False
         for name, service in self._services.items():
             is_gone = name not in self._children and name not in self._due and name not in self._later
@@ -238,7 +238,7 @@ class Supervisor:
         self._end(Outcome(EXIT_FAILED, f"{child.name} {fate} after {restarts} restarts; end of {child.log}:{lines}"))
 
     def _end(self, outcome: Outcome) -> None:
-        """Begin to end the run, the learner first if it still runs."""
+        """Begin to end the run. The learner goes first if it still runs."""
         self._outcome = outcome
         for name in (*self._due, *self._later):
             self._show(name, ProcessState.EXITED)
@@ -258,7 +258,7 @@ class Supervisor:
             child.release()
 
     def _terminate(self, names: list[str]) -> None:
-        # A service ends itself after its drain time. One second more lets it log the reason.
+        # A service ends itself after its drain time. One more second lets it log the reason.
         self._deadline = time.monotonic() + self._drain_s + 1.0
         for name in names:
             self._children[name].terminate()

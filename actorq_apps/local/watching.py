@@ -1,4 +1,4 @@
-"""A thread that follows the learner's status across restarts of the learner."""
+"""A thread that receives the learner's status, even after the learner restarts."""
 
 import random
 import threading
@@ -10,12 +10,12 @@ from actorq.errors import ActorQError, UnavailableError
 from actorq.transport.options import Certificates
 from actorq.transport.reconnect import Backoff, keep_connected
 
-# Short delays: the learner is on this machine, and a user waits for the display.
+# Short delays, because the learner is on this machine and a user waits for the display.
 _BACKOFF = Backoff(initial_s=0.1, maximum_s=0.5)
 
 
 class StatusWatch:
-    """Calls `receive` on its own thread with each status from `address`, until the run is over or `close`.
+    """Calls `receive` on its own thread with each status from `address`, until the run is over or `close` is called.
 
     until_close: continue after the end of the run. A learner that dies while it ends the run is restarted.
     """
@@ -44,7 +44,7 @@ class StatusWatch:
         self._thread.join(timeout=2.0)
 
     def wait(self) -> None:
-        """Return when the run is over or the watch is closed. Raises the error of `receive`, if it has failed."""
+        """Return when the run is over or the watch is closed. Raises the error of `receive` if it failed."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -71,7 +71,7 @@ class StatusWatch:
         except UnavailableError:
             raise
         except ActorQError as error:
-            # The next life of the learner may answer despite any error.
+            # After a restart, the learner may answer despite any error.
             raise UnavailableError(f"learner at {self._address}: {error}") from error
         ended = f"ended the stream {'after' if over else 'before'} the end of the run"
         raise UnavailableError(f"learner at {self._address}: {ended}")

@@ -1,4 +1,4 @@
-"""One `actorq train` as a child process, and the news that it sends to its parent.
+"""Runs `actorq train` as a child process that sends news to its parent.
 
 News are lines of JSON on the child's standard input, a socket. The parent's first line may be the spec of its
 environment.
@@ -42,10 +42,10 @@ def start_run(
     servers: ForkServers | None = None,
     on_line: Callable[[Child, str], None] | None = None,
 ) -> Child:
-    """Start a run, or continue it. It ends like after SIGTERM when this process ends.
+    """Start or continue a run. When this process ends, the run ends as after SIGTERM.
 
-    root: folder of the run; None for a new one. config: file with the settings. flags: further ones of `actorq train`.
-    inherited: descriptors that all processes keep open. servers: of `run_server`. on_line: see `Child` and `read_news`.
+    root: folder of the run; None for a new one. config: file with the settings. flags: more flags of `actorq train`.
+    inherited: descriptors that all processes keep open. servers: from `run_server`. on_line: see `Child`, `read_news`.
     """
     command = [sys.executable, "-m", "actorq_apps.cli.main", "train", "--lifeline", "--config", str(config), *flags]
     command += [] if root is None else ["--run-directory", str(root)]
@@ -55,7 +55,7 @@ def start_run(
 
 
 def failure_of(child: Child, code: int) -> ActorQError | None:
-    """The reason why a run with this exit code is not over; None when it is solved, or when its budget ended."""
+    """The reason why a run with this exit code is not over; None if it was solved or its budget ended."""
     if code in (EXIT_OK, EXIT_BUDGET_ENDED):
         return None
     kind = UserError if code == EXIT_USER_ERROR else ActorQError
@@ -63,7 +63,7 @@ def failure_of(child: Child, code: int) -> ActorQError | None:
 
 
 class Newscast:
-    """An observer that forwards everything, and also sends the program what a learner does not tell."""
+    """An observer that forwards everything. It also sends the program news that a learner does not report."""
 
     def __init__(self, observer: Observer, run: Path) -> None:
         self._observer = observer
@@ -90,7 +90,7 @@ def read_news(
     on_process: Callable[[ProcessView], None],
     on_event: Callable[[str], None],
 ) -> None:
-    """Call the function for the news of a line. Other lines are ignored."""
+    """Call the function for the news in a line. Ignores other lines."""
     with suppress(ValueError, KeyError, TypeError):
         match json.loads(line):
             case {"run": str(folder)}:
@@ -108,7 +108,7 @@ def send_event(text: str) -> None:
 
 
 def spec_line(spec: EnvironmentSpec) -> bytes:
-    """The line that `read_spec` reads."""
+    """The line that `read_spec` parses."""
     return json.dumps(spec.to_json()).encode()
 
 
@@ -116,7 +116,7 @@ def read_spec() -> EnvironmentSpec:
     """Wait for the spec of the program's environment. Raises ActorQError when the program has ended."""
     found = bytearray()
     while not found.endswith(b"\n"):
-        # Nothing comes behind the line but the end.
+        # Only the end of the stream follows this line.
         more = os.read(sys.stdin.fileno(), 65536)
         if not more or len(found) > _MOST_SPEC_BYTES:
             raise ActorQError("the program that has the environment ended before it described it")
@@ -126,6 +126,6 @@ def read_spec() -> EnvironmentSpec:
 
 def _send(news: dict[str, Any]) -> None:
     """Send a line. Only the launcher's thread calls this."""
-    # A program that has ended needs no news. Its end is the end of this run, too.
+    # A program that has ended needs no news. Its end also ends this run.
     with suppress(OSError):
         os.write(sys.stdin.fileno(), json.dumps(news).encode() + b"\n")

@@ -1,1 +1,1 @@
-"""The energy meter of a machine, a process of its own. Nothing here imports codecarbon until a meter is created."""
+"""The energy meter of a machine, in its own process. Imports codecarbon only when a meter is created."""

@@ -1,4 +1,4 @@
-"""`python -m actorq_apps.meter`, also `actorq meter`: the meter of one node, which reports to the learner."""
+"""`python -m actorq_apps.meter`, also `actorq meter`: the meter of one node. It reports to the learner."""
 
 import logging
 import random
@@ -23,7 +23,7 @@ from actorq.transport.reconnect import keep_connected
 from actorq_apps.meter.node_meter import MINIMUM_INTERVAL_S, NodeMeter
 from actorq_apps.meter.tracker import CodecarbonTracker
 
-# What the meter reads of the run's settings.
+# The settings of the run that the meter reads.
 _READS = (
     *("energy.country", "energy.tdp_watts", "energy.ram_watts", "energy.period_s", "telemetry.log_format"),
     *("transport.certificates", "transport.run", "transport.allow_readable_keys"),
@@ -39,7 +39,7 @@ class MeterProcessSettings(Settings):
     run_started: float = Field(
         0.0, ge=0, description="Unix seconds at which the run started; its energy counts from then on; 0 for now"
     )
-    busy_at_start: float = Field(0.0, ge=0, description="CPU seconds that this machine had spent on work by then")
+    busy_at_start: float = Field(0.0, ge=0, description="CPU seconds that this machine had used by then")
 
 
 def report(
@@ -51,9 +51,9 @@ def report(
     launched: bool,
     stop: threading.Event,
 ) -> None:
-    """Send a reading to the learner every `period_s` seconds until `stop` is set. Try again while the learner is away.
+    """Send a reading to the learner every `period_s` seconds until `stop` is set. Retries while the learner is away.
 
-    launched: whether the parent process is the run's launcher, which cannot report itself.
+    launched: whether the parent process is the run's launcher. The launcher cannot report itself.
     """
 
     def send(connected: Callable[[], None]) -> None:
@@ -64,7 +64,7 @@ def report(
             connected()
             stop.wait(period_s)
 
-    # A first reading has measured long enough to tell the power.
+    # The first reading needs this time to measure the power.
     stop.wait(MINIMUM_INTERVAL_S)
     keep_connected(send, stop, client.peer, random.Random())
 

@@ -1,4 +1,4 @@
-"""The meter of a node. Each machine has one, in its own process, so that its failure never harms a run."""
+"""The meter of a node. Each machine has one meter in its own process, so that its failure never harms a run."""
 
 import math
 import operator
@@ -13,8 +13,8 @@ import psutil
 from actorq.domain.processes import UNAVAILABLE, NodeEnergy
 from actorq_apps.meter.tracker import EnergyTracker, TrackerError, TrackerTotals
 
-# The load model is cubic, and in short intervals the load is mostly all or nothing. Such intervals would overestimate
-# the energy of the same work. codecarbon itself samples once a second.
+# The load model is cubic, and in short intervals the load is mostly 0 or 1. Short intervals would therefore
+# overestimate the energy of the same work. codecarbon itself samples once a second.
 MINIMUM_INTERVAL_S = 1.0
 
 
@@ -45,13 +45,13 @@ class NodeMeter:
         clock: Callable[[], float] = time.monotonic,
         busy_cpu_seconds: Callable[[], float] | None = None,
     ) -> None:
-        """Start counting. A machine needs only one meter, because each counts the whole machine.
+        """Start counting. A machine needs only one meter, because each meter counts the whole machine.
 
-        start_tracker: starts what measures the energy. If it raises, the meter reports why it measures nothing.
-        earlier_s: seconds of the run before this call, to add at the mean power up to the first reading.
+        start_tracker: starts the tracker that measures energy. If it raises, the meter reports why it measures nothing.
+        earlier_s: seconds of the run before this call. They count with the mean power up to the first reading.
         busy_at_start: busy CPU seconds of the machine at the start of the run; None if the run starts now.
-        minimum_interval_s: readings closer than this repeat the last one.
-        clock: monotonic seconds. busy_cpu_seconds: of the machine since any fixed time; by default the kernel's.
+        minimum_interval_s: a reading that follows sooner repeats the last one.
+        clock: monotonic seconds. busy_cpu_seconds: of the machine since any fixed time; by default the kernel's count.
         """
         called = clock()
         self._clock, self._minimum_interval_s = clock, minimum_interval_s
@@ -71,17 +71,17 @@ class NodeMeter:
         self._earlier_s = 0.0 if busy_at_start is None else earlier_s + self._started - called
 
     def read(self) -> NodeEnergy:
-        """The machine's use since the meter started, and in the earlier time of the run.
+        """The machine's use since the meter started, plus the run's earlier time.
 
-        Every counter only grows. If something fails, the counters stay constant, the method tells the reason, and the
-        next reading tries again. Read every 1 to 60 s: energy counters wrap around within the hour.
+        Counters never decrease. If something fails, the counters stay constant, `method` has the reason, and the next
+        reading tries again. Read every 1 to 60 s, because energy counters wrap around within the hour.
         """
         now = self._clock()
         if self._tracker is not None and now - self._read_at >= self._minimum_interval_s:
             self._read_at = now
             try:
                 self._measure(self._tracker, now - self._started)
-            except Exception as error:  # A meter outlives its tracker.
+            except Exception as error:  # The meter continues after a tracker's failure.
                 self._fail(error)
         return self._reading
 
@@ -117,8 +117,8 @@ class NodeMeter:
 def machine_busy_cpu_seconds() -> float:
     """Busy CPU seconds since boot of this machine, over all cores.
 
-    Not counted: idle time, waits for disks, time stolen by a hypervisor (nothing here ran in it), and guest time, which
-    Linux already counts as user time.
+    Not counted: idle time, waits for disks, time stolen by a hypervisor (this machine did not run then), and guest
+    time, which Linux already counts as user time.
     """
     times = psutil.cpu_times()
     without = ("idle", "iowait", "steal", "guest", "guest_nice")

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 from actorq.errors import ActorQError
 
-# The tracker's own timer must never measure: it runs on another thread, without a lock against our readings. The period
-# is thirty days, because a timer cannot wait longer on every platform.
+# codecarbon's own timer must never measure: it runs on another thread, without a lock against our readings. The period
+# is thirty days, because on some platforms a timer cannot wait longer.
 _NEVER_SECONDS = 30 * 24 * 3600
 
 
@@ -20,7 +20,7 @@ class TrackerError(ActorQError):
 
 
 class TrackerTotals(NamedTuple):
-    """Energy of the machine since the tracker started: kWh by part, and kg of CO2 equivalents for all of it."""
+    """Energy of the machine since the tracker started: kWh by part, and kg of CO2 equivalents in total."""
 
     cpu_kwh: float
     ram_kwh: float
@@ -29,7 +29,7 @@ class TrackerTotals(NamedTuple):
 
 
 class EnergyTracker(Protocol):
-    """Counts the energy of this machine from construction on. Its methods may raise anything."""
+    """Counts the energy of this machine from construction on. Its methods may raise any exception."""
 
     method: str
     """The method of measurement."""
@@ -46,11 +46,11 @@ class EnergyTracker(Protocol):
 class CodecarbonTracker:
     """codecarbon's OfflineEmissionsTracker in machine mode: no network, no files, measured when read.
 
-    `flush` measures and gives the totals to our output handler. Between two readings, codecarbon's own thread samples
-    the CPU load (or the GPU power) once a second and averages. Every argument that could write, send or count something
-    else is given explicitly. Otherwise `CODECARBON_*` variables and `.codecarbon.config` files would set it.
+    `flush` measures and passes the totals to our output handler. Between two readings, codecarbon's own thread samples
+    the CPU load (or the GPU power) once a second and averages. Every argument that could write, send or count anything
+    else is set explicitly. Otherwise `CODECARBON_*` variables and `.codecarbon.config` files would set it.
 
-    A counter is better than a model. codecarbon ignores RAPL counters when it gets a TDP, so it only gets one without
+    A counter is better than a model. codecarbon ignores RAPL counters when it gets a TDP, so it gets a TDP only without
     RAPL.
     """
 
@@ -58,7 +58,7 @@ class CodecarbonTracker:
         """Import codecarbon and start measuring: about 0.2 s and 75 MB.
 
         country_iso_code: three letters that select the grid's carbon intensity. None or unknown: world average.
-        tdp_watts: full-load power of all the machine's processors, used if no counter can be read.
+        tdp_watts: full-load power of all processors of the machine, used if no counter can be read.
         ram_watts: constant power of the machine's memory; None for codecarbon's estimate from its size.
 
         Raises ImportError when codecarbon is not installed, and TrackerError when it did not start.
@@ -68,7 +68,7 @@ class CodecarbonTracker:
         from codecarbon import OfflineEmissionsTracker
         from codecarbon.core.cpu import is_rapl_available
 
-        # The import of codecarbon configures its logger, so the filter comes after it and before the first message.
+        # The import of codecarbon configures its logger. The filter is added after that and before the first message.
         logging.getLogger("codecarbon").addFilter(self._failures)
         country = country_iso_code.upper() if country_iso_code else None
         others = dict.fromkeys(("live_out", "task_out", "exit"), lambda *_: None)
@@ -94,8 +94,8 @@ class CodecarbonTracker:
     def read(self) -> TrackerTotals:
         """Measure, and return the totals since the start.
 
-        A reading less than 0.05 s after another repeats it, because codecarbon does not measure that often. Raises
-        TrackerError when codecarbon failed. It swallows its own errors, so the reason is its last log message.
+        A reading less than 0.05 s after another repeats it, because codecarbon does not measure more often. Raises
+        TrackerError when codecarbon failed. codecarbon swallows its errors, so the reason is its last log message.
         """
         self._totals = None
         self._tracker.flush()
@@ -116,7 +116,7 @@ class CodecarbonTracker:
 _ISOLATED: dict[str, Any] = {
     "project_name": "actorq",
     "tracking_mode": "machine",
-    # Otherwise codecarbon takes a lock file and the process's SIGTERM handler.
+    # Otherwise codecarbon creates a lock file and replaces the process's SIGTERM handler.
     "allow_multiple_runs": True,
     "measure_power_secs": _NEVER_SECONDS,
     "api_call_interval": -1,
@@ -126,7 +126,7 @@ _ISOLATED: dict[str, Any] = {
     "output_dir": tempfile.gettempdir(),
     "output_methods": [],
     "emissions_endpoint": None,
-    # With None, codecarbon would look for a token elsewhere and then ask the network.
+    # With None, codecarbon would search for a token and then use the network.
     "electricitymaps_api_token": "",
     "region": None,
     "cloud_provider": None,
@@ -162,7 +162,7 @@ def _processor_named_by_kernel() -> Iterator[None]:
 
 
 class _FailureLog(logging.Filter):
-    """Remembers the last exception that codecarbon logged, and keeps all its messages off standard error."""
+    """Remembers the last exception that codecarbon logged, and keeps its messages off standard error."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class _FailureLog(logging.Filter):
 def _describe_cpu(tracker: Any, configured_tdp: float | None) -> tuple[float | None, str]:
     """Full-load watts of the CPU model, and a description of the CPU method.
 
-    codecarbon has no public access to them. So this reads private attributes, and says so if they are missing.
+    codecarbon has no public access to them. This function reads private attributes, and reports if they are missing.
     """
     from codecarbon.core import cpu
 
@@ -214,7 +214,7 @@ def _describe_gpu(tracker: Any) -> str:
 
 
 def _describe_grid(country: str | None) -> str:
-    """The country of the carbon intensity that codecarbon uses. It silently falls back to the world's average."""
+    """The country whose carbon intensity codecarbon uses. codecarbon silently falls back to the world's average."""
     from codecarbon.input import DataSource
 
     if country in DataSource().get_global_energy_mix_data():

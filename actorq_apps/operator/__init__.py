@@ -1,1 +1,1 @@
-"""TrainingRun objects on Kubernetes: what they say, and the objects of the runs that they describe."""
+"""The operator for TrainingRun objects on Kubernetes: reads them, and creates the objects of their runs."""

@@ -1,4 +1,4 @@
-"""The secrets of a run with certificates of its own authority: made once, and renewed before they expire."""
+"""The secrets of a run whose certificates the operator generates: created once, and renewed before they expire."""
 
 import base64
 import binascii
@@ -18,9 +18,9 @@ AUTHORITY_LIFE = timedelta(days=3650)
 LIFE = timedelta(days=365)
 # A certificate is renewed when less than this share of its life is left.
 _RENEWAL = 1 / 3
-# The meter measures runs on one machine. No run on Kubernetes has one.
+# The meter measures runs on one machine. Runs on Kubernetes have no meter.
 _ROLES = tuple(role for role in ROLES if role != "meter")
-# Their certificates are for the names of their Deployment's pods only.
+# The certificates of these roles are valid only for the names of their Deployment's pods.
 _NAMED = ("actor", "evaluator")
 _AUTHORITY = "authority"
 
@@ -60,7 +60,7 @@ def _authority(run: TrainingRun, stored: Issued | None, now: datetime) -> Author
     try:
         authority = None if stored is None else Authority.read(stored)
     except ValueError:
-        # Someone changed the secret. All certificates are made again.
+        # Someone changed the secret. All certificates are created again.
         authority = None
     if authority is None:
         return Authority.made(f"ActorQ {run.name}", now, end)
@@ -68,7 +68,7 @@ def _authority(run: TrainingRun, stored: Issued | None, now: datetime) -> Author
 
 
 def _serves(secret: Object | None, authority: Authority, names: tuple[str, ...], uri: str, now: datetime) -> bool:
-    """Whether a role can use its secret for now."""
+    """Whether a role can continue to use its secret."""
     issued = _issued(secret)
     if issued is None or _decoded(secret, "ca.crt") != authority.pem.certificate:
         return False

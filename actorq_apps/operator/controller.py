@@ -1,4 +1,4 @@
-"""Reconciles all runs: takes their names from a queue, and lists them from time to time."""
+"""Reconciles all runs: reads their names from a queue, and lists all runs periodically."""
 
 import logging
 import threading
@@ -13,13 +13,13 @@ from actorq_apps.cluster.connection import Cluster
 from actorq_apps.operator.reconcile import PERIOD_S, Key, Reconciler
 from actorq_apps.operator.resource.training_run import API_VERSION, KIND
 
-# Seconds between lists of all runs: a lost event is made up for after at most this time.
+# Seconds between lists of all runs. A lost event is handled after at most this time.
 LIST_PERIOD_S = 60.0
-# A look at a run, or a list of all, that takes longer hangs. Each of its requests ends after 30 s.
+# A reconciliation or a list that takes longer is hanging. Each of its requests ends after 30 s.
 LOOK_LIMIT_S = 180.0
-# Results of a look at a run.
+# Results of a reconciliation.
 DONE, CONFLICT, FAILED = "done", "conflict", "failed"
-# After a conflict the next look reads the newer object.
+# After a conflict, the next reconciliation reads the newer object.
 _CONFLICT_S = 0.5
 
 _log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ N = TypeVar("N", bound=Hashable)
 
 
 class DueQueue(Generic[N]):
-    """Names by the time at which they are due. The earliest time of a name counts. Thread-safe."""
+    """Names by due time. The earliest time of a name applies. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -59,7 +59,7 @@ class DueQueue(Generic[N]):
         return None
 
     def close(self) -> None:
-        """Let all waiting callers return."""
+        """Make all waiting callers return."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
@@ -74,7 +74,7 @@ class DueQueue(Generic[N]):
 class Controller:
     """Reconciles one run at a time.
 
-    namespaces: those to look at; empty for all. reconciles: number of calls of `reconcile` by result.
+    namespaces: the namespaces to reconcile; empty for all. reconciles: number of calls of `reconcile` by result.
     """
 
     cluster: Cluster
@@ -84,18 +84,18 @@ class Controller:
     clock: Callable[[], float] = time.monotonic
     reconciles: dict[str, int] = field(default_factory=lambda: dict.fromkeys((DONE, CONFLICT, FAILED), 0), init=False)
     reconcile_seconds: Histogram = field(default_factory=Histogram, init=False)
-    # When the present look, or list, began.
+    # Start of the current reconciliation or list.
     _busy_since: float | None = field(default=None, init=False)
     _ended: bool = field(default=False, init=False)
 
     def works(self) -> bool:
-        """Whether no look hangs, and `run` has not ended before the queue was closed. Thread-safe."""
+        """Whether no reconciliation hangs, and `run` has not ended while the queue was open. Thread-safe."""
         since = self._busy_since
         hangs = since is not None and self.clock() - since > LOOK_LIMIT_S
         return not hangs and (not self._ended or self.queue.closed)
 
     def list_runs(self) -> None:
-        """Make all runs due, also those whose deletion was missed. Raises UserError when a permission is missing."""
+        """Make all runs due, including deleted runs. Raises UserError when a permission is missing."""
         for key in self.reconciler.known():
             self.queue.put(key)
         for namespace in self.namespaces or ("",):
@@ -134,7 +134,7 @@ class Controller:
             _log.warning("%s/%s: %s", *key, error)
             delay_s = PERIOD_S
         except Exception:
-            # A fault of the operator at one run must not stop the others.
+            # A bug that affects one run must not stop the others.
             _log.exception("%s/%s", *key)
             delay_s = LIST_PERIOD_S
         self._busy_since = None

@@ -1,4 +1,4 @@
-"""Compares the objects that a run needs with those in the cluster. Computes from values, without a cluster."""
+"""Compares the objects that a run needs with those in the cluster. Works on values, without a cluster."""
 
 import hashlib
 import json
@@ -17,29 +17,29 @@ from actorq_apps.cluster.manifests import component_of
 from actorq_apps.cluster.objects import DIGEST, RUN_LABEL, VOLUME, WORKLOADS, Object, items, name_of, part
 from actorq_apps.operator.resource.training_run import KIND
 
-# The ClusterRole with what an operator needs in a namespace with runs (k8s/operator/rbac.yaml).
+# The ClusterRole with the operator's permissions in a namespace with runs (k8s/operator/rbac.yaml).
 _ROLE = "actorq-operator-runs"
 _ACCOUNT = re.compile(r"system:serviceaccount:(?P<namespace>[^:]+):(?P<name>[^:]+)")
-# A StatefulSet's refusal, and other fields that never change.
+# A StatefulSet's refusal, and the refusal for other fields that never change.
 _FIXED_FIELDS = ("Forbidden: updates to", "field is immutable")
-# Kinds whose fields come back as they were applied. Volumes may grow, and other kinds are their controllers' own.
+# Kinds whose fields the API server returns as applied. Volumes may grow, and controllers change other kinds.
 _COMPARED = (
     *("Deployment", "StatefulSet", "Service", "ConfigMap", "ServiceAccount"),
     *("NetworkPolicy", "PodDisruptionBudget"),
 )
-# Mappings that a further key changes: a Service that selects nothing, for example.
+# Mappings whose meaning an additional key changes. A Service then selects nothing, for example.
 _WHOLE = ("selector", "matchLabels", "data")
 _IGNORED = ("apiVersion", "kind", "status", "volumeClaimTemplates", "creationTimestamp")
 
 Path = tuple[str, ...]
-"""The names that lead to a field."""
+"""The keys that lead to a field."""
 
 
 class Existing(dict[tuple[str, str], Object]):
-    """Objects of a run that the cluster has, by kind and name."""
+    """Objects of a run in the cluster, by kind and name."""
 
     def of(self, *kinds: str) -> list[Object]:
-        """Those of some kinds."""
+        """The objects of these kinds."""
         return [each for (kind, _), each in self.items() if kind in kinds]
 
 
@@ -53,7 +53,7 @@ def stamped(manifest: Object) -> Object:
 def differs(wanted: Object, found: Object | None, left: Collection[Path] = ()) -> bool:
     """Whether an object must be applied. `wanted` has its digest.
 
-    Fields that the run does not set do not count. left: changes by others that do not count either (`changes`).
+    Ignores fields that the run does not set. left: changes by others that are ignored, too (`changes`).
     """
     if found is None:
         return True
@@ -63,12 +63,12 @@ def differs(wanted: Object, found: Object | None, left: Collection[Path] = ()) -
 
 
 def changes(wanted: Object, found: Object) -> set[Path]:
-    """The paths of fields that somebody has changed since an object was applied."""
+    """The paths of fields that somebody has changed since the object was applied."""
     return set(_changes(wanted, found, ())) if wanted["kind"] in _COMPARED else set()
 
 
 def removal(wanted: Object, found: Object | None) -> Object:
-    """The merge patch that removes what others have added where that changes the meaning; empty if nothing is."""
+    """The merge patch that removes additions of others that change the meaning; empty if there are none."""
     change: Object = {}
     for *names, last in changes(wanted, found) if found is not None else ():
         if names and names[-1] in _WHOLE and last not in part(wanted, *names):
@@ -81,7 +81,7 @@ def removal(wanted: Object, found: Object | None) -> Object:
 
 def _changes(wanted: Any, found: Any, path: Path) -> Iterator[Path]:
     if wanted in (None, "", {}, []):
-        # The server drops what is empty.
+        # The API server drops empty values.
         return
     if isinstance(wanted, dict) and isinstance(found, dict):
         for name, value in wanted.items():
@@ -103,14 +103,14 @@ def _is_same(wanted: object, found: object) -> bool:
     if wanted == found or str(wanted) == str(found):
         return True
     try:
-        # The server writes 1000m as 1.
+        # The API server writes 1000m as 1.
         return bool(parse_quantity(wanted) == parse_quantity(found))
     except (ValueError, TypeError):
         return False
 
 
 def fitted(wanted: Object, found: Object | None) -> Object:
-    """The object as it can be applied: with the volumes that are there, which may have grown by hand.
+    """The object in a form that can be applied, with its existing volumes. Somebody may have enlarged them.
 
     Kubernetes shrinks no volume, and changes no template of volumes.
     """
@@ -124,17 +124,17 @@ def fitted(wanted: Object, found: Object | None) -> Object:
 
 
 def digest_of(manifest: Object) -> str:
-    """The digest that an object was applied with; empty for another's object."""
+    """The digest with which an object was applied; empty for objects of others."""
     return str(part(manifest, "metadata", "annotations").get(DIGEST, ""))
 
 
 def is_owned(found: Object, uid: str) -> bool:
-    """Whether an object belongs to the TrainingRun of that uid."""
+    """Whether an object belongs to the TrainingRun with this uid."""
     return any(owner.get("uid") == uid for owner in items(found["metadata"], "ownerReferences"))
 
 
 def foreign(found: Existing, wanted: Sequence[Object], name: str, uid: str) -> Fault | None:
-    """The fault of an object that has a name the run needs, and is not the run's."""
+    """The fault of an object of another owner that has a name the run needs."""
     for each in wanted:
         there = found.get((each["kind"], name_of(each)))
         if there is None or is_owned(there, uid):
@@ -150,19 +150,19 @@ def foreign(found: Existing, wanted: Sequence[Object], name: str, uid: str) -> F
 
 
 def changed_setting(found: Existing, wanted: Sequence[Object], before: Object, over: bool) -> Fault | None:
-    """The fault of a setting that a run with progress must keep. A run that is over keeps all of them."""
+    """The fault of a changed setting that a run with progress must keep. A finished run must keep all settings."""
     text = forbidden_change(found, wanted, over) if over or before.get("environmentSteps") else ""
     if not text:
         return None
     if over:
-        # With another budget or target, its learner would train on, without actors.
-        remedy = "to go on from its volumes, delete the TrainingRun and make it again with the new settings"
+        # With another budget or target, the learner would continue training without actors.
+        remedy = "to continue from its volumes, delete the TrainingRun and make it again with the new settings"
         return Fault("spec", f"{text}, because the run is over; {remedy}", reason="Immutable")
     return Fault("spec", f"{text}: the run keeps it; set it back, or make another run", reason="Immutable")
 
 
 def no_longer_wanted(found: Existing, wanted: Sequence[Object], uid: str) -> list[Object]:
-    """Objects that an earlier specification asked for: relays, for example. Volumes and secrets stay."""
+    """Objects that only an earlier specification needed, for example relays. Volumes and secrets stay."""
     names = {(each["kind"], name_of(each)) for each in wanted}
     return [
         each
@@ -172,7 +172,7 @@ def no_longer_wanted(found: Existing, wanted: Sequence[Object], uid: str) -> lis
 
 
 def to_scale_down(found: Existing, uid: str, resting: Collection[str]) -> list[Object]:
-    """Workloads of resting components that may have pods."""
+    """Workloads of resting components that may still have pods."""
     return [
         each
         for each in found.of(*WORKLOADS)
@@ -181,7 +181,7 @@ def to_scale_down(found: Existing, uid: str, resting: Collection[str]) -> list[O
 
 
 def refusal(error: UserError) -> Fault:
-    """The fault of a request that the API server refuses. Raises the error of a server that does not answer."""
+    """The fault of a request that the API server refuses. Re-raises the error of a server that does not answer."""
     if isinstance(error, UnreachableError):
         raise error
     text = str(error)
@@ -202,7 +202,7 @@ def refusal(error: UserError) -> Fault:
 
 
 def _allowed_by(error: ForbiddenError) -> str:
-    """The refusal with the command that allows runs in its namespace; empty where the operator lives there itself."""
+    """The refusal with the command that allows runs in its namespace; empty in the operator's own namespace."""
     account = _ACCOUNT.fullmatch(error.user)
     if account is None or error.namespace in ("", account["namespace"]):
         return ""

@@ -1,6 +1,6 @@
-"""Builds the manifests of k8s/ as `kubectl kustomize` does, as far as k8s/base and its components need it.
+"""Builds the manifests of k8s/ like `kubectl kustomize`. Supports only features that k8s/base and its components use.
 
-The operator's image therefore needs no kubectl. A test compares both results.
+The operator's image therefore does not need kubectl. A test compares both results.
 """
 
 import re
@@ -18,15 +18,15 @@ from actorq_apps.cluster.objects import Object, documents, name_of, part
 
 _FILE = "kustomization.yaml"
 _KNOWN = {"apiVersion", "kind", "resources", "labels", "configMapGenerator", "generatorOptions", "patches"}
-# The lists that a strategic merge patch merges by a key of their items, as in the schema of pods. It replaces others.
+# Lists that a strategic merge patch merges by a key of their items, as in the schema of pods. It replaces other lists.
 _KEYS = {"containers": "name", "env": "name", "volumes": "name", "volumeMounts": "mountPath"}
 _TEMPLATES = ("spec/template/metadata/labels", "spec/volumeClaimTemplates[]/metadata/labels")
 
 
 def build(base: Path, components: Iterable[Path] = ()) -> list[Object]:
-    """The objects of the folder `base`, changed by the folders of components in their order.
+    """The objects of the folder `base`, changed by the component folders in their order.
 
-    Raises UserError when a file is missing, is no YAML, or uses what this module does not know.
+    Raises UserError when a file is missing, is not YAML, or uses an unsupported feature.
     """
     objects: list[Object] = []
     for folder in (base, *components):
@@ -68,7 +68,7 @@ def _add(objects: list[Object], folder: Path) -> None:
 def _patch(objects: list[Object], patch: Any, target: Object | None, folder: Path) -> None:
     wanted = target or {"kind": patch["kind"], "name": name_of(patch)}
     places = [index for index, each in enumerate(objects) if _matches(each, wanted)]
-    # Only a target may fit no object.
+    # Only a patch with a target may match no object.
     if not places and target is None:
         raise UserError(f"{folder}: the patch of {wanted} finds no object")
     for index in places:
@@ -90,7 +90,7 @@ def _matches(manifest: Object, target: Object) -> bool:
 
 
 def _label(manifest: Object, pairs: Object, fields: list[str]) -> None:
-    """Add labels to the object and to the labels in `fields`, as far as the object has these fields."""
+    """Add labels to the object and to the label mappings in `fields`, if the object has them."""
     manifest["metadata"]["labels"] = {**part(manifest, "metadata", "labels"), **pairs}
     for field in fields:
         *above, name = field.split("/")
@@ -102,7 +102,7 @@ def _label(manifest: Object, pairs: Object, fields: list[str]) -> None:
             owner[name] = {**part(owner, name), **pairs}
 
 
-# Kept, because a controller builds the same files again and again.
+# Cached, because a controller builds the same files repeatedly.
 _parsed = lru_cache(maxsize=128)(documents)
 
 

@@ -1,6 +1,6 @@
-"""Leader election among the operator's replicas, by a Lease of Kubernetes.
+"""Leader election among the operator's replicas, with a Lease of Kubernetes.
 
-A holder renews its Lease. Another replica takes it after `duration_s` seconds without a change. It measures that time
+A holder renews its Lease. Another replica takes over after `duration_s` seconds without a change. It measures this time
 with its own clock, because the clocks of two machines differ. The method is that of client-go's leaderelection.
 """
 
@@ -30,9 +30,9 @@ class NewerVersionError(UserError):
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of an election. A holder gives up before another one may take over: give_up_s < duration_s.
+    """Seconds of an election. A holder gives up before another replica may take over: give_up_s < duration_s.
 
-    An attempt may take give_up_s, all of its requests together.
+    An attempt may last give_up_s for all of its requests together.
     """
 
     duration_s: float = 15.0
@@ -44,8 +44,9 @@ class Times:
 class Leader:
     """One replica's part in the election.
 
-    name: of the replica, unique.
-    version: of this software. An older version refuses to follow a newer one, because it may not know its objects.
+    name: unique name of the replica.
+    version: version of this software. An older version refuses to follow a newer one, because it may not know its
+        objects.
     leads: whether this replica held the Lease at its last attempt.
     """
 
@@ -56,12 +57,12 @@ class Leader:
     clock: Callable[[], float] = time.monotonic
     leads: bool = field(default=False, init=False)
     _seen: tuple[object, float] = field(default=(None, 0.0), init=False)
-    # When the last successful attempt began.
+    # Start of the last successful attempt.
     _renewed: float = field(default=float("-inf"), init=False)
     _stopped: threading.Event = field(default_factory=threading.Event, init=False)
 
     def acquire(self) -> bool:
-        """Wait for the Lease. Returns False after `stop`. Raises NewerVersionError when a newer version had it last."""
+        """Wait for the Lease. Returns False after `stop`. Raises NewerVersionError if a newer version held it last."""
         while not self._stopped.is_set():
             try:
                 self.leads = self.try_once()
@@ -70,13 +71,13 @@ class Leader:
             except NewerVersionError:
                 raise
             except ActorQError as error:
-                # The next attempt may find the API server, or the permission.
+                # The next attempt may succeed, with a reachable API server or the permission.
                 _log.warning("the Lease: %s", error)
             self._stopped.wait(self.times.retry_s)
         return False
 
     def hold(self, ended: threading.Event) -> bool:
-        """Renew the Lease until it is lost (returns False) or the work that needs it has ended (returns True)."""
+        """Renew the Lease. Returns False when it is lost, and True when the work that needs it has ended."""
         while (left_s := self._renewed + self.times.give_up_s - self.clock()) > 0:
             if ended.wait(min(self.times.retry_s, left_s)):
                 return True
@@ -88,7 +89,7 @@ class Leader:
         return False
 
     def try_once(self, deadline: float | None = None) -> bool:
-        """Take or renew the Lease if that is allowed now, until `deadline`. Returns whether this replica holds it."""
+        """Take or renew the Lease if allowed now, until `deadline`. Returns whether this replica holds it."""
         began = self.clock()
         end = began + self.times.give_up_s if deadline is None else deadline
         lease = self._until(end).get(*_API, LEASE)
@@ -110,7 +111,7 @@ class Leader:
         self._stopped.set()
 
     def release(self) -> None:
-        """Give the Lease to the next replica at once, if this one holds it."""
+        """Release the Lease at once for the next replica, if this one holds it."""
         self.leads = False
         lease = self.cluster.get(*_API, LEASE)
         if lease is not None and part(lease, "spec").get("holderIdentity") == self.name:
@@ -118,14 +119,14 @@ class Leader:
             self.cluster.patch(*_API, LEASE, {"metadata": condition, "spec": {"holderIdentity": ""}})
 
     def _until(self, deadline: float) -> Cluster:
-        """The cluster for a request that ends by then. Raises UnavailableError when it is too late for one."""
+        """The cluster for a request that ends by the deadline. Raises UnavailableError when no time is left."""
         left_s = deadline - self.clock()
         if left_s <= 0:
             raise UnavailableError(f"the API server has not answered in {self.times.give_up_s:g} s")
         return self.cluster.at(self.cluster.namespace, timeout_s=left_s)
 
     def _may_take(self, lease: Object) -> bool:
-        """Whether the Lease is this replica's, or free, or expired. Raises NewerVersionError."""
+        """Whether the Lease is this replica's, free, or expired. Raises NewerVersionError."""
         spec = part(lease, "spec")
         holder = str(spec.get("holderIdentity") or "")
         if holder == self.name:
@@ -153,19 +154,20 @@ class Leader:
 
 @dataclass(eq=False)
 class OtherOperators:
-    """Tells whether a namespace has an operator of its own: one that lives there, and whose Lease somebody renews.
+    """Detects namespaces with an operator of their own: one whose Lease is there and is being renewed.
 
-    An operator for several namespaces leaves the runs there to it. Otherwise each would undo what the other does.
+    An operator for several namespaces leaves the runs there to that operator. Otherwise each would undo the other's
+    changes.
     """
 
     cluster: Cluster
     times: Times = Times()
     clock: Callable[[], float] = time.monotonic
-    # By namespace: the Lease's holder and time, since when they are so, and when the Lease was last read.
+    # By namespace: the Lease's holder and time, the time of their last change, and the time of the last read.
     _seen: dict[str, tuple[object, float, float]] = field(default_factory=dict, init=False)
 
     def manages(self, namespace: str) -> bool:
-        """Whether another operator looks after the runs of a namespace. Reads its Lease now and then.
+        """Whether another operator manages the runs of a namespace. Reads its Lease periodically.
 
         A Lease that is seen for the first time counts as renewed.
         """
@@ -184,11 +186,11 @@ class OtherOperators:
         try:
             spec = part(self.cluster.at(namespace).get(*_API, LEASE), "spec")
         except ForbiddenError:
-            # The rights of an earlier version. Runs go on as with that.
+            # An earlier version's role lacks this permission. Runs continue as with that version.
             return None
         return (spec["holderIdentity"], spec.get("renewTime")) if spec.get("holderIdentity") else None
 
 
 def _ordered(version: str) -> tuple[int, ...]:
-    """The numbers of a version such as 0.2.0, for a comparison."""
+    """The numbers in a version such as 0.2.0, for a comparison."""
     return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0])[:3])

@@ -11,7 +11,7 @@ from actorq_apps.operator.reconcile import Key
 
 
 def operator_metrics(leader: Leader, controller: Controller, queue: DueQueue[Key]) -> Iterator[Metric]:
-    """The metric families of one replica. One that does not lead looks at no run."""
+    """The metric families of one replica. A replica that does not lead manages no runs."""
     yield gauge("actorq_operator_leading", "1 if this replica leads, otherwise 0.", float(leader.leads))
     yield labelled_gauge(
         "actorq_operator_runs",
@@ -26,4 +26,4 @@ def operator_metrics(leader: Leader, controller: Controller, queue: DueQueue[Key
         {(result,): count for result, count in controller.reconciles.items()},
     )
     yield histogram("actorq_operator_reconcile_seconds", "Duration of a reconciliation.", controller.reconcile_seconds)
-    yield gauge("actorq_operator_due_runs", "Runs that wait for a look now.", queue.due())
+    yield gauge("actorq_operator_due_runs", "Runs that wait for a reconciliation now.", queue.due())

@@ -1,4 +1,4 @@
-"""Names of several runs in a namespace: each object's name, labels, selectors and addresses carry the run's name."""
+"""Allows several runs in a namespace: the names, labels, selectors and addresses of objects contain the run's name."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,25 +9,25 @@ from actorq.transport.security.identity import identity_uri, parse_identity
 from actorq.transport.security.roles import ROLES
 from actorq_apps.cluster.objects import RUN_LABEL, WORKLOADS, Object, items, name_of, part
 
-# The StatefulSet's revision, a label of its pods of at most 63 characters, is RUN-learner-HASH with a HASH of 10.
+# A StatefulSet's revision is a label of its pods with at most 63 characters: RUN-learner-HASH, with a HASH of 10.
 LONGEST_RUN_NAME = 63 - len("-learner") - len("-0123456789")
 RUN_NAME = rf"^[a-z]([-a-z0-9]{{0,{LONGEST_RUN_NAME - 2}}}[a-z0-9])?$"
-"""Pattern of names. As that of a Service, a name begins with a letter."""
-# Fields whose value is the name of another object, and fields with an object in which `name` is one.
+"""Pattern of names. Like the name of a Service, it begins with a letter."""
+# Fields whose value is the name of another object, and fields that contain an object with `name`.
 _NAMES = ("serviceAccountName", "serviceName", "secretName", "claimName")
 _REFERENCES = ("configMap", "scaleTargetRef", "issuerRef", "authenticationRef", "secretTargetRef", "service")
-# The same for ConfigMaps and Secrets. Those that an overlay does not make keep their names.
+# The same for ConfigMaps and Secrets. Those from outside the overlay keep their names.
 _DATA_REFERENCES = ("secretRef", "secretKeyRef", "secret", "imagePullSecrets", "configMapRef", "configMapKeyRef")
 _SELECTORS = ("selector", "labelSelector", "podSelector")
 _POD_NAME = "statefulset.kubernetes.io/pod-name"
-# Objects that the manifests name, but that others make.
+# Objects that the manifests refer to, but that others create.
 _MADE_LATER = {"authority-tls", "denied-certificates", *(f"{role}-tls" for role in ROLES)}
 _CERTIFICATES = "ACTORQ_TRANSPORT__CERTIFICATES"
 _RUN = "ACTORQ_TRANSPORT__RUN"
 
 
 def check_run_name(name: str) -> str:
-    """The name, if all objects of a run can carry it. Raises UserError otherwise."""
+    """Return the name if all objects of a run can use it. Raises UserError otherwise."""
     if not re.fullmatch(RUN_NAME, name):
         raise UserError(
             f"name of the run: expected a letter and up to {LONGEST_RUN_NAME - 1} of a-z, 0-9 and inner dashes, "
@@ -37,9 +37,9 @@ def check_run_name(name: str) -> str:
 
 
 def named(manifests: Sequence[Object], run: str, identity: str) -> list[Object]:
-    """The objects of k8s/ under names that begin with the run's name, so that several runs share a namespace.
+    """The objects of k8s/ under names that begin with the run's name, so that several runs can share a namespace.
 
-    The run's label is added to all selectors. Addresses and the names in certificates follow.
+    The run's label is added to all selectors. Addresses and the names in certificates change accordingly.
     identity: the run in certificates, the services' transport.run.
     """
     services = [re.escape(name_of(each)) for each in manifests if each["kind"] == "Service"]
@@ -53,7 +53,7 @@ def named(manifests: Sequence[Object], run: str, identity: str) -> list[Object]:
 class _Renaming:
     def __init__(self, run: str, identity: str, names: Mapping[str, set[str]], services: Sequence[str]) -> None:
         self._run, self._identity, self._names = run, identity, names
-        # A service's name before a port, or before a namespace, or alone as a name in a certificate.
+        # A service's name before a port, before a namespace, or alone as a name in a certificate.
         self._address = re.compile(rf"(?<![\w./-])({'|'.join(services) or '(?!)'})(?=:\d+$|\.[a-z])")
         self._service = re.compile(rf"({'|'.join(services) or '(?!)'})(?=\.|$)")
 

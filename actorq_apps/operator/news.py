@@ -1,4 +1,4 @@
-"""Which TrainingRuns have news: follows the changes that the API server tells, in threads of its own."""
+"""Detects TrainingRuns with news: follows the API server's change streams, in separate threads."""
 
 import logging
 import threading
@@ -13,7 +13,7 @@ from actorq_apps.operator.controller import DueQueue
 from actorq_apps.operator.reconcile import Key
 from actorq_apps.operator.resource.training_run import API_VERSION, KIND
 
-# The server ends a stream after this time. The next one goes on where it ended.
+# The server ends a stream after this time. The next stream continues there.
 _STREAM_S = 240
 
 _log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class News:
-    """Puts runs with a new specification, and deleted ones, into the queue. A change of the status alone is no news."""
+    """Puts new, changed and deleted runs into the queue. Ignores changes of only the status."""
 
     queue: DueQueue[Key]
     _seen: dict[Key, tuple[object, ...]] = field(default_factory=dict, init=False)
@@ -39,15 +39,15 @@ class News:
 
 
 def follow(cluster: Cluster, namespaces: Sequence[str], queue: DueQueue[Key], pause_s: float = 1.0) -> None:
-    """Begin to tell the queue the news of the runs of some namespaces, until it is closed.
+    """Start threads that put the news of runs in these namespaces into the queue, until it is closed.
 
-    Nothing is written to objects: no finalizer keeps one while no operator runs. What is missed, the next list of all
-    runs makes up for. The threads end with their streams, with the process at the latest.
+    The threads write nothing to objects, so no finalizer blocks an object while no operator runs. The next list of all
+    runs covers missed news. The threads end with their streams, or with the process.
 
     pause_s: seconds between the end of a stream and the next attempt.
     """
     for each in namespaces or ("",):
-        # Each thread has its own, as what it has seen is of its own namespaces.
+        # Each thread has its own News, because it stores what it has seen in its namespaces.
         arguments = cluster.at(each), News(queue), pause_s
         threading.Thread(target=_follow, args=arguments, name="news", daemon=True).start()
 
@@ -61,13 +61,13 @@ def _follow(cluster: Cluster, news: News, pause_s: float) -> None:
         except ActorQError as error:
             _log.warning("the news of runs: %s", error)
         except Exception:
-            # One object that cannot be read must not hide the others.
+            # One unreadable object must not hide the others.
             _log.exception("the news of runs")
         time.sleep(pause_s)
 
 
 def _stream(cluster: Cluster, news: News, version: str) -> str:
-    """Follow one stream of changes from a version of the list on. Returns its last version; empty to list anew."""
+    """Follow one stream of changes from a version of the list. Returns its last version; empty to list again."""
     if not version:
         found, version = cluster.listed(API_VERSION, KIND)
         for each in found:

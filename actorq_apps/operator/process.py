@@ -1,4 +1,4 @@
-"""The operator: makes and watches the runs of all TrainingRun objects.
+"""The operator: creates and watches the runs of all TrainingRun objects.
 
 Each replica follows their changes. Only the replica that holds the Lease acts on them.
 """
@@ -43,7 +43,7 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
     def add_repeated(flag: str, metavar: str, text: str) -> None:
         parser.add_argument(flag, action="append", default=[], metavar=metavar, help=text)
 
-    add_repeated("--namespace", "NAMESPACE", "only look at this namespace; may be repeated (default: all namespaces)")
+    add_repeated("--namespace", "NAMESPACE", "only manage this namespace; may be repeated (default: all namespaces)")
     parser.add_argument(
         "--lease-namespace", metavar="NAMESPACE", help="namespace of the replicas' Lease (default: that of this pod)"
     )
@@ -58,19 +58,19 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
         "--image-registry",
         default="",
         metavar="REGISTRY",
-        help="registry, with a folder if any, of the images of runs that name none, such as registry.example/rl",
+        help="registry, with a folder if any, for images of runs that name none, such as registry.example/rl",
     )
     parser.add_argument("--image-tag", default="", metavar="TAG", help=f"tag of these images (default: {__version__})")
     add_repeated(
         *("--image-digest", "SERVICE=sha256:HEX"),
-        "digest of the image of learner, quantizer or actor, which counts instead of the tag; may be repeated",
+        "digest of the image of learner, quantizer or actor; replaces the tag; may be repeated",
     )
     parser.add_argument(
         "--image-pull-policy", choices=("Always", "IfNotPresent", "Never"), help="when nodes pull images of runs"
     )
     add_repeated(
         *("--image-pull-secret", "NAME"),
-        "Secret of the registry, in the namespace of each run, besides those that a run names; may be repeated",
+        "Secret of the registry in each run's namespace, besides those that a run names; may be repeated",
     )
     parser.add_argument(
         "--metrics",
@@ -85,7 +85,7 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run until a signal (returns 0), or until another replica has taken the Lease (returns 1)."""
+    """Run until a signal (returns 0), or until another replica holds the Lease (returns 1)."""
     flags = parse(arguments)
     cluster = connect(flags.lease_namespace)
     if not cluster.has_kind(API_VERSION, KIND):
@@ -101,7 +101,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     images = Images(registry, flags.image_tag, policy, pull_secrets, digests)
     controller = Controller(cluster, flags.namespace, queue, Reconciler(cluster, queue.put, flags.manifests, images))
     controller.list_runs()
-    # Until here a failure is one line, without a traceback.
+    # Until here, a failure is reported in one line without a traceback.
     configure_logging("operator", "operator", form=flags.log_format)
     leader = Leader(cluster, f"{socket.gethostname()}-{uuid4().hex[:8]}", __version__)
     follow_runs = partial(follow, cluster, flags.namespace, queue)
@@ -148,7 +148,7 @@ async def _serve(
 
 
 def _lead(controller: Controller, leader: Leader) -> None:
-    """Reconcile while this replica holds the Lease, until its queue is closed. Ends the process without the Lease."""
+    """Reconcile while this replica holds the Lease, until its queue is closed. Losing the Lease ends the process."""
     ended = threading.Event()
 
     def reconcile() -> None:
@@ -162,9 +162,9 @@ def _lead(controller: Controller, leader: Leader) -> None:
             return
         _log.info("this replica leads")
         threading.Thread(target=reconcile, name="reconciler", daemon=True).start()
-        # The last look goes on after the queue is closed. Until its end nobody else may act.
+        # The last reconciliation continues after the queue is closed. Until its end, no other replica may act.
         if not leader.hold(ended):
-            # At once: another replica acts already. Each step may be cut off anywhere.
+            # End at once, because another replica already acts. A reconciliation may stop at any step.
             _log.error("the Lease is lost: ending")
             leave(EXIT_FAILED)
         leader.release()
@@ -174,6 +174,6 @@ def _lead(controller: Controller, leader: Leader) -> None:
     except ActorQError as error:
         _log.warning("the Lease could not be released: %s", error)
     except Exception:
-        # Without this thread nobody renews the Lease, and another replica begins to act.
+        # Without this thread, the Lease expires and another replica begins to act.
         _log.exception("the election has failed: ending")
         leave(EXIT_FAILED)

@@ -1,7 +1,7 @@
-"""Makes the cluster have what a TrainingRun asks for, and the TrainingRun say what the cluster has.
+"""Makes the cluster match a TrainingRun, and the TrainingRun's status match the cluster.
 
-Each look begins with the present objects of the cluster. Memory between looks only saves work. An operator that is
-killed between two requests therefore loses nothing.
+Each reconciliation begins with the current objects of the cluster. Memory between reconciliations only saves work. An
+operator that is killed between two requests therefore loses nothing.
 """
 
 import logging
@@ -29,15 +29,15 @@ from actorq_apps.operator.status.answers import Answers
 from actorq_apps.operator.status.events import COMPONENT, new_events, of_another_operator
 from actorq_apps.operator.status.observed_run import ObservedRun, find_fault, lacks_pods, role_of, waits
 
-# Seconds between looks at an active run, and between writes of figures to its status.
+# Seconds between reconciliations of an active run, and between writes of figures to its status.
 PERIOD_S = 5.0
-# Seconds between looks at a run whose actors wait for nodes of learner and quantizer.
+# Seconds between reconciliations of a run whose actors wait until learner and quantizer have nodes.
 PLACING_PERIOD_S = 1.0
-# Seconds between looks at a run that another operator looks after.
+# Seconds between reconciliations of a run that another operator manages.
 LEFT_PERIOD_S = 15.0
-# A run that works has all of its objects compared once in this time. At other looks its workloads are enough.
+# In a healthy run, all objects are compared once in this time. Otherwise its workloads are enough.
 CHECK_PERIOD_S = 10.0
-# With many runs the time is longer: seconds for each run.
+# With many runs the time is longer: seconds per run.
 _CHECK_S_PER_RUN = 0.25
 _TTL = "ttlSecondsAfterFinished"
 _MOST_NAMED = 5
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class Key(NamedTuple):
-    """A TrainingRun's place."""
+    """A TrainingRun's namespace and name."""
 
     namespace: str
     name: str
@@ -53,12 +53,12 @@ class Key(NamedTuple):
 
 @dataclass
 class _Desired:
-    """What a run needs. It follows from the generation of its object, what rests, and the labels of its Secret.
+    """The needs of a run. They depend on its object's generation, its resting components, and its Secret's labels.
 
-    run: None for an invalid specification. fault: why nothing can be made.
-    checked: when all of the objects were last as they are wanted.
-    healed: the changes by others that were undone at the last look. What is there again is left to whoever changes it.
-    told: those that are left, each told once.
+    run: None for an invalid specification. fault: why nothing can be created.
+    checked: when all objects last matched.
+    healed: changes by others that the last reconciliation undid. Changes that come back are left alone.
+    told: changes left alone, each logged once.
     """
 
     version: tuple[int, tuple[str, ...], Object | None, Fault | None]
@@ -76,9 +76,9 @@ class _Desired:
 
 @dataclass
 class _Memory:
-    """What is kept of a run between looks, and can be lost: its desired state, and its learner's last status.
+    """State of a run between reconciliations that may be lost: its desired state, and its learner's last status.
 
-    ended: the version of the object of a run of which nothing is left to delete; empty before.
+    ended: for a run with nothing left to delete, the version of its object; empty before.
     """
 
     uid: str
@@ -95,7 +95,7 @@ class Reconciler:
     """Reconciles one run after the other. Not thread-safe.
 
     wake: called from other threads with the key of a run that has news.
-    address_of: where the learner of a run listens.
+    address_of: returns the address of a run's learner.
     """
 
     cluster: Cluster
@@ -106,7 +106,7 @@ class Reconciler:
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
     _memories: dict[Key, _Memory] = field(default_factory=dict, init=False)
-    # The uids of the runs that are left to other operators.
+    # The uids of the runs that other operators manage.
     _left: dict[Key, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -114,14 +114,14 @@ class Reconciler:
         self._others = OtherOperators(self.cluster, clock=self.clock)
 
     def reconcile(self, key: Key) -> float | None:
-        """Check a run and do what is missing. Returns the seconds until the next check; None for no date.
+        """Check a run and make the necessary changes. Returns the seconds until the next check; None without one.
 
         Raises ActorQError when the cluster does not answer, ConflictError when the TrainingRun has changed meanwhile.
         """
         cluster = self.cluster.at(key.namespace)
         resource = cluster.get(API_VERSION, KIND, key.name)
         if resource is None or resource["metadata"].get("deletionTimestamp"):
-            # Kubernetes deletes what belongs to it.
+            # Kubernetes deletes the objects that belong to it.
             self._forget(key)
             self._left.pop(key, None)
             return None
@@ -171,19 +171,19 @@ class Reconciler:
             memory.earlier = live
         wait_s = self._write(cluster, observed, find_fault(observed), memory)
         if wait_s is None or wait_s > PERIOD_S:
-            # A run that rests occupies no memory.
+            # A resting run should use no memory.
             memory.desired = None
-        # Nothing tells of a pod that gets its node. One that gets none in time is a fault.
+        # No event reports that a pod gets its node. A pod that gets none in time has a fault.
         if wait_s is not None and observed.waits and find_fault(observed) is None:
             return min(wait_s, PLACING_PERIOD_S)
         return wait_s
 
     def known(self) -> list[Key]:
-        """The runs that were there at the last look at each."""
+        """The runs that existed at their last reconciliation."""
         return list(self._memories)
 
     def runs_by_state(self) -> dict[str, int]:
-        """The number of known runs by the state in their status, also of states that no run has. Thread-safe."""
+        """The number of known runs by the state in their status, including states without runs. Thread-safe."""
         states = [each.state for each in list(self._memories.values())]
         return {state: states.count(state) for state in dict.fromkeys((*conditions.STATES, *states))}
 
@@ -193,7 +193,7 @@ class Reconciler:
             self._forget(key)
 
     def _leave(self, cluster: Cluster, key: Key, resource: Object) -> float:
-        """Leave a run to the operator of its namespace, and say so once. Returns when to look again."""
+        """Leave a run to the operator of its namespace, and report this once. Returns the time until the next check."""
         self._forget(key)
         if self._left.get(key) != resource["metadata"]["uid"]:
             self._left[key] = resource["metadata"]["uid"]
@@ -203,9 +203,9 @@ class Reconciler:
         return LEFT_PERIOD_S
 
     def _see(self, cluster: Cluster, key: Key, resource: Object, memory: _Memory) -> tuple[Existing, ObservedRun]:
-        """The workloads of a run, and a look at its pods and its learner. Raises UserError for a refused request."""
+        """A run's workloads, and the state of its pods and learner. Raises UserError for a refused request."""
         found = present.listed(cluster, key.name, present.OF_WORKLOADS)
-        # An earlier run of this name may not be deleted yet. What its learner says is not of this run.
+        # An earlier run of this name may still exist. The status of its learner does not belong to this run.
         workloads = [each for each in found.values() if is_owned(each, memory.uid)]
         own = [each["metadata"]["uid"] for each in workloads]
         labeled = live_pods(cluster.list("v1", "Pod", f"{RUN_LABEL}={key.name}"))
@@ -225,7 +225,7 @@ class Reconciler:
     def _desired(self, cluster: Cluster, memory: _Memory, observed: ObservedRun) -> _Desired:
         resource, desired = observed.resource, memory.desired
         generation = int(resource["metadata"].get("generation", 0))
-        # What has ended is known from the status alone: a learner that has ended is told of there first.
+        # Only the status shows that a run has ended. It must record the end before the learner's pods end.
         resting = observed.resting if "finishedAt" in observed.before or not observed.over else ()
         run = desired.run if desired is not None and desired.version[:2] == (generation, resting) else None
         labels: Object | None = None
@@ -242,7 +242,7 @@ class Reconciler:
             return _Desired((generation, resting, labels, fault), run, [], fault)
 
     def _is_enough(self, observed: ObservedRun, desired: _Desired, found: Existing) -> bool:
-        """Whether the workloads and pods alone say that the run works, and its other objects were compared lately."""
+        """Whether workloads and pods show that the run works, and its other objects were compared recently."""
         period_s = max(CHECK_PERIOD_S, _CHECK_S_PER_RUN * len(self._memories))
         if observed.live is None or observed.over or self.clock() >= desired.checked + period_s:
             return False
@@ -254,7 +254,7 @@ class Reconciler:
     def _make(
         self, cluster: Cluster, run: TrainingRun, desired: _Desired, found: Existing, observed: ObservedRun
     ) -> Fault | None:
-        """Apply what differs. Returns why nothing may be applied. Raises UserError for a refused request."""
+        """Apply the objects that differ. Returns why nothing may be applied. Raises UserError for a refused request."""
         wanted = desired.wanted
         fault = foreign(found, wanted, run.name, run.uid)
         if fault := fault or changed_setting(found, wanted, observed.before, observed.over):
@@ -274,12 +274,12 @@ class Reconciler:
         self._record_healed(run, desired, found)
         doomed = differences.no_longer_wanted(found, wanted, run.uid)
         self._delete(cluster, doomed, run.uid)
-        # After a change the next look compares all again.
+        # After a change, the next reconciliation compares all objects again.
         desired.checked = float("-inf") if made or changed or doomed else self.clock()
         return None
 
     def _record_healed(self, run: TrainingRun, desired: _Desired, found: Existing) -> None:
-        """Note what others had changed. What they change again at once is theirs: nothing is fought over."""
+        """Record changes by others that were undone. Changes that come back are left alone, to avoid a fight."""
         for each in desired.wanted:
             key = each["kind"], name_of(each)
             there = found.get(key)
@@ -301,7 +301,7 @@ class Reconciler:
         return bool(owned)
 
     def _rest(self, cluster: Cluster, observed: ObservedRun, found: Existing) -> None:
-        """End the pods of components that rest, although the run's objects cannot be as its specification says."""
+        """End the pods of resting components, even if the run's other objects cannot match its specification."""
         for each in differences.to_scale_down(found, observed.resource["metadata"]["uid"], observed.resting):
             try:
                 cluster.patch(each["apiVersion"], each["kind"], name_of(each), {"spec": {"replicas": 0}})
@@ -310,19 +310,19 @@ class Reconciler:
                 _log.warning("%s %s: %s", each["kind"], name_of(each), refusal(error).text)
 
     def _events(self, cluster: Cluster, found: Existing) -> list[Object]:
-        """The events of the namespace, where one of them may explain what is missing."""
+        """The events of the namespace, if they may explain a missing pod or volume."""
         pending = any(part(each, "status").get("phase") == "Pending" for each in found.of(VOLUME))
         lacking = any(lacks_pods(each) for each in found.of(*WORKLOADS))
         return cluster.list("v1", "Event") if pending or lacking else []
 
     def _write(self, cluster: Cluster, observed: ObservedRun, fault: Fault | None, memory: _Memory) -> float | None:
-        """Write the status unless it is too early. Returns when to look again."""
+        """Write the status unless it is too early. Returns the time until the next check."""
         status = conditions.new_status(observed, fault)
         if status == observed.before:
             if "finishedAt" in status and status["actors"] == 0:
                 return max(self._left_s(observed), 0.0)
             invalid = memory.desired is not None and memory.desired.run is None
-            # A run that rests stays so until somebody changes the object.
+            # A resting run stays so until somebody changes the object.
             return None if not observed.pods and (observed.suspended or invalid) else PERIOD_S
         early_s = memory.written + PERIOD_S - self.clock()
         if early_s > 0 and not conditions.is_news(observed.before, status):
@@ -331,7 +331,7 @@ class Reconciler:
         metadata = {"resourceVersion": observed.resource["metadata"].get("resourceVersion")}
         cluster.patch(API_VERSION, KIND, name_of(observed.resource), {"metadata": metadata, "status": status}, "status")
         memory.written = self.clock()
-        # After the end of the run, the next look comes at once: actors end with the run.
+        # After the end of the run, check again at once, because the actors must end with the run.
         return 0.0 if "finishedAt" in status and "finishedAt" not in observed.before else PERIOD_S
 
     def _tell(self, cluster: Cluster, events: Sequence[Object]) -> None:
@@ -339,16 +339,16 @@ class Reconciler:
             try:
                 cluster.create(event)
             except ConflictError:
-                # Told before.
+                # Reported before.
                 continue
             except UserError as error:
                 _log.warning("%s: %s", event["message"], refusal(error).text)
 
     def _left_s(self, observed: ObservedRun) -> float:
-        """Seconds that learner and quantizer of a finished run still serve."""
+        """Seconds that learner and quantizer of a finished run will still serve."""
         if "finishedAt" not in observed.before:
             return float("inf")
-        # Read here, because the rest of the specification may have a fault.
+        # Read from the object, because the rest of the specification may be invalid.
         ttl_s = part(observed.resource, "spec").get(_TTL, TrainingRunSpec.model_fields[_TTL].default)
         return datetime.fromisoformat(observed.before["finishedAt"]).timestamp() + float(ttl_s) - observed.now
 

@@ -1,4 +1,4 @@
-"""The objects of a TrainingRun, made from the manifests of k8s/, which `kubectl apply -k` takes, too."""
+"""Creates the objects of a TrainingRun from the manifests of k8s/, which `kubectl apply -k` also uses."""
 
 import sys
 from collections.abc import Collection, Mapping
@@ -28,30 +28,30 @@ from actorq_apps.operator.resource.training_run import (
     TrainingRunSpec,
 )
 
-# In the checkout, and in the operator's image.
+# Locations in the checkout and in the operator's image.
 _FOLDERS = (Path(actorq.__file__).parents[1] / "k8s", Path(sys.prefix) / "share" / "actorq" / "k8s")
 MANIFESTS = next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[-1])
 """The folder with the default manifests."""
 
 VERSION_LABEL = "app.kubernetes.io/version"
 _GPU = "nvidia.com/gpu"
-# Of RUN_PATTERN in actorq/transport/security/identity.py.
+# The limit of RUN_PATTERN in actorq/transport/security/identity.py.
 _LONGEST_IDENTITY = 63
 CORE = ("learner", "quantizer")
-"""The components that serve status and policies after the end of a run. The others wait for them at its start."""
+"""The components that serve status and policies after the end of a run. At its start, others wait for them."""
 WORKERS = ("relay", "actor", "evaluator")
-# Keys by which the items of a pod's lists differ.
+# Keys that identify the items of a pod's lists.
 _UNIQUE = {"env": "name", "volumes": "name", "volumeMounts": "mountPath"}
 _CERTIFICATE_OBJECTS = ("Issuer", "Certificate")
 
 
 @dataclass(frozen=True)
 class Images:
-    """Where the images of runs come from that name none: settings of the operator. What is empty stays as in `k8s`.
+    """The operator's settings for the images of runs that name none. Empty values keep the images of `k8s`.
 
-    registry: with a folder, if any, such as registry.example/rl. tag: of all images. pull_policy: as Kubernetes has it.
-    pull_secrets: names of Secrets in the namespace of a run, besides those that the run names.
-    digests: by the name of an image in `k8s`, such as sha256:0123...; each counts instead of the tag.
+    registry: with a folder, if any, such as registry.example/rl. tag: of all images. pull_policy: as in Kubernetes.
+    pull_secrets: names of Secrets in a run's namespace, in addition to those that the run names.
+    digests: by the name of an image in `k8s`, such as sha256:0123...; each replaces the tag.
     """
 
     registry: str = ""
@@ -61,7 +61,7 @@ class Images:
     digests: Mapping[str, str] = field(default_factory=dict)
 
     def named(self, image: str) -> str:
-        """The full name of an image of the manifests."""
+        """The full name of an image in the manifests."""
         name, _, tag = image.rpartition(":")
         digest = f"@{self.digests[name]}" if name in self.digests else ""
         return f"{self.registry}/{name}:{self.tag or tag}{digest}".removeprefix("/")
@@ -74,7 +74,7 @@ def objects(
     credentials: bool = True,
     images: Images = Images(),
 ) -> list[Object]:
-    """All objects of a run in the order to apply them, except its secrets (certificates.py).
+    """All objects of a run in the order of application, except its secrets (certificates.py).
 
     resting: the components without pods. manifests: a folder with `base` and `components`, such as k8s/.
     credentials: whether the learner gets those of spec.checkpoint.secret, if the run has object storage.
@@ -100,13 +100,13 @@ def objects(
 
 
 def owner(run: TrainingRun) -> Object:
-    """The reference with which Kubernetes deletes an object together with its TrainingRun."""
+    """The reference that makes Kubernetes delete an object together with its TrainingRun."""
     found = {"apiVersion": API_VERSION, "kind": KIND, "name": run.name, "uid": run.uid}
     return {**found, "controller": True, "blockOwnerDeletion": True}
 
 
 def identity(run: TrainingRun) -> str:
-    """The run in certificates. Runs of the same name in other namespaces have others. Raises UserError."""
+    """The run in certificates. Runs with the same name in other namespaces have other identities. Raises UserError."""
     name = f"{run.namespace}.{run.name}"
     if len(name) > _LONGEST_IDENTITY:
         raise UserError(
@@ -116,7 +116,7 @@ def identity(run: TrainingRun) -> str:
 
 
 def _components(spec: TrainingRunSpec, credentials: bool) -> list[str]:
-    """The components of k8s/ that the run uses, in the order in which they change the base."""
+    """The components of k8s/ that the run uses, in order of their application to the base."""
     secure, relays, closed = spec.tls.mode != "none", spec.relays.replicas > 0, spec.networkPolicies
     chosen = {
         "relays": relays,
@@ -134,14 +134,14 @@ def _components(spec: TrainingRunSpec, credentials: bool) -> list[str]:
 
 
 def _is_wanted(manifest: Object, spec: TrainingRunSpec) -> bool:
-    """Whether the run has this object. It has no authority of cert-manager: either its own, or the given issuer."""
+    """Whether the run uses this object. It never uses the manifests' own cert-manager authority."""
     if manifest["kind"] not in _CERTIFICATE_OBJECTS:
         return True
     return spec.tls.mode == "issuer" and manifest["kind"] == "Certificate" and not manifest["spec"].get("isCA")
 
 
 def _customize(manifest: Object, run: TrainingRun, resting: Collection[str], images: Images) -> None:
-    """Change an object of the manifests, still under its name there, as the run's specification says."""
+    """Change an object of the manifests, still under its original name, according to the run's specification."""
     spec, kind, body = run.spec, manifest["kind"], part(manifest, "spec")
     if kind == "ConfigMap" and name_of(manifest) == "run-config":
         manifest["data"] = {"config.yaml": yaml.safe_dump(spec.settings(), sort_keys=False)}
@@ -205,7 +205,7 @@ def _set_resources(container: Object, section: str, changes: Resources) -> None:
 
 
 def _set_pod(template: Object, component: str, settings: PodSettings) -> None:
-    """Add what a run sets of the pods of a role. Raises UserError where it would replace what they have."""
+    """Add a run's settings to the pods of a role. Raises UserError if they would replace something."""
     pod, metadata = template["spec"], template["metadata"]
     (container,) = pod["containers"]
     wanted = settings.model_dump(exclude_none=True, exclude_defaults=True)

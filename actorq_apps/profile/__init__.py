@@ -1,1 +1,1 @@
-"""`actorq profile`: measures the costs of a run's parts on this machine, and recommends the size of a run."""
+"""Measures the costs of a run's parts on this machine, and recommends the size of a run (`actorq profile`)."""

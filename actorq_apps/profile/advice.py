@@ -13,11 +13,11 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Outlook:
-    """Predictions for a run under one scheme with `environments` environments per actor.
+    """Predictions for a run with one scheme and `environments` environments per actor.
 
     configured: on this machine, with the configured number of actors.
     here: on this machine, with the best number of actors.
-    apart: if each process has its own core, as in pods, with as many actors as one learner can use.
+    apart: with a separate core for each process, as in pods, and as many actors as one learner can use.
     """
 
     scheme: str
@@ -51,7 +51,7 @@ def outlooks(
     actors: int,
     cores: float,
 ) -> list[Outlook]:
-    """The outlook of each scheme with each number of environments, in this order, on a machine of `cores` cores."""
+    """The outlook for each scheme and each number of environments, in this order, on a machine with `cores` cores."""
     found = []
     for scheme, count in product(schemes, environments):
         cost = costs(scheme, count)
@@ -61,9 +61,9 @@ def outlooks(
 
 
 def recommend(candidates: Sequence[Outlook], preferred_environments: int) -> Outlook:
-    """The fastest on this machine. Among those within 3% of it, the one that needs the least work.
+    """The fastest outlook on this machine. Among those within 3% of it, the one with the least work.
 
-    Among those within 3% of the least work: one with the preferred number of environments, or else the first.
+    Among those within 3% of the least work, the preferred number of environments wins, else the first.
     """
     fastest = max(each.here.steps_per_s for each in candidates)
     fast = [each for each in candidates if each.here.steps_per_s >= (1 - AS_GOOD) * fastest]
@@ -73,7 +73,7 @@ def recommend(candidates: Sequence[Outlook], preferred_environments: int) -> Out
 
 
 def pods(outlook: Outlook) -> Pods:
-    """The deployment of a run with its own cores for each process. Requests are rounded up to a tenth of a core."""
+    """The deployment of a run with separate cores for each process. Requests are rounded up to a tenth of a core."""
     cores, actors = outlook.apart.cores, outlook.apart.actors
     actor, learner, quantizer = map(_tenths, (cores.actors / actors, cores.learner, cores.quantizer))
     return Pods(actors, actor, learner, quantizer, outlook.apart.steps_per_s)

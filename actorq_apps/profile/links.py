@@ -1,8 +1,8 @@
-"""Measures the cost of a transition and of a version on their ways between the real services.
+"""Measures the costs of sending transitions and versions between the real services.
 
-A learner, a quantizer and the actors run for some seconds. At first the learner is paused, so that it only receives
-and stores. The rate limiter's error buffer, or the on-policy queue, has room for the actors' transitions in that time.
-Once it is full, the learner resumes, and the actors keep step with it as in any run.
+A learner, a quantizer and the actors run for some seconds. First the learner is paused, so it only receives and
+stores. The rate limiter's error buffer, or the on-policy queue, has room for the transitions of that time. Once it is
+full, the learner resumes, and the actors keep pace with it as in any run.
 """
 
 import math
@@ -32,11 +32,11 @@ from actorq_apps.local.watching import StatusWatch
 # Timeout of each step of the measurement. One update of a large network may take seconds.
 _PATIENCE_S = 60.0
 _STATUS_PERIOD_S, _END_S = 0.2, 2.0
-# Longest time to fill queues and warm caches. A measurement of a shorter time warms up for as long.
+# Longest time to fill queues and warm caches. A shorter measurement warms up for its own length.
 _WARM_UP_S = 0.5
-# Actors may be faster than was measured before. They must not run out of credit.
+# Actors may be faster than in the earlier measurement. They must not run out of credit.
 _MARGIN = 4
-# Least processor time of an actor for the message of a segment. With short segments it is most of an actor's work.
+# Minimum processor time of an actor per segment message. With short segments it is most of an actor's work.
 _SEGMENT_S = 2e-4
 # With fewer versions, the quantizer's cost in a window is mostly idle cost.
 _FEWEST_VERSIONS = 10
@@ -46,8 +46,8 @@ _FEWEST_VERSIONS = 10
 class Counters:
     """The counters of a run at one time, or their growth in a window.
 
-    at: seconds of the clock. starved_s: seconds for which the trainer has waited for data.
-    actors_s, learner_s, quantizer_s: processor seconds; those of the actors together.
+    at: seconds of the clock. starved_s: seconds in which the trainer waited for data.
+    actors_s, learner_s, quantizer_s: processor seconds; actors_s is the sum over actors.
     """
 
     at: float
@@ -66,7 +66,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class LinkFigures:
-    """What `actors` actors, a learner and a quantizer did in fp32 in two windows. Costs are processor seconds.
+    """Counters of `actors` actors, a learner and a quantizer in fp32 in two windows. Costs are processor seconds.
 
     paused: while the learner only stores, so that actors do not wait. training: while everything runs.
     """
@@ -87,14 +87,14 @@ class LinkFigures:
 
     @property
     def update_s(self) -> float:
-        """Seconds of the learner per update and its share of a version, beside all else, without transitions."""
+        """Seconds of the learner per update while all services run, with its share of a version but no transitions."""
         return max(0.0, self.training.learner_s - self.training.steps * self.learner_s) / self.training.updates
 
     @property
     def learner_share(self) -> float:
         """Cores that the learner keeps busy while its trainer does not wait for data, at most 1.
 
-        Its threads wait for the interpreter lock, and for processors that others use.
+        Its threads wait for the interpreter lock, and for processors that other processes use.
         """
         return min(1.0, self.training.learner_s / max(1e-9, self.training.at - self.training.starved_s))
 
@@ -105,16 +105,16 @@ class LinkFigures:
 
     @property
     def actor_version_s(self) -> float | None:
-        """Seconds of an actor per version, with the excess of its steps beside all else; None with too few versions."""
+        """Seconds of an actor per version, with the slowdown of its steps in training; None with too few versions."""
         if not self._enough_versions:
             return None
         excess = self.training.actors_s - self.training.steps * self.actor_s
         return max(0.0, excess) / (self.training.versions * self.actors)
 
     def slowdown(self, version_s: float) -> float:
-        """How many times as long a transition takes an actor while the learner trains, if a version takes `version_s`.
+        """Ratio of an actor's time per transition with training to that without. A version takes `version_s`.
 
-        1 with enough versions, because `actor_version_s` has the excess then.
+        It is 1 with enough versions, because `actor_version_s` then includes the slowdown.
         """
         if self._enough_versions or not self.training.steps:
             return 1.0
@@ -134,7 +134,7 @@ class _Services:
     told: "queue.SimpleQueue[RunStatus | ChildExited]"
 
     def wait_for(self, wanted: Callable[[RunStatus], bool]) -> Counters:
-        """The counters of the first status that is wanted. Raises ActorQError when a process ends before."""
+        """The counters of the first status that `wanted` accepts. Raises ActorQError when a process ends before."""
         asked = time.monotonic()
         while True:
             try:
@@ -147,7 +147,7 @@ class _Services:
                 return self._counters(told)
 
     def after(self, seconds: float, steps: int = -1) -> Counters:
-        """Look after `seconds` seconds, once more than `steps` transitions are stored."""
+        """The counters after `seconds` seconds, once more than `steps` transitions are stored."""
         moment = time.monotonic() + seconds
         return self.wait_for(lambda status: time.monotonic() >= moment and status.environment_steps > steps)
 
@@ -163,7 +163,7 @@ class _Services:
         self.wait_for(stands_still)
 
     def after_update(self, seconds: float) -> Counters:
-        """Look just after the first update that ends after `seconds` seconds, so that only whole updates count."""
+        """The counters after the first update that ends after `seconds` seconds. Only whole updates count."""
         updates = self.after(seconds).updates
         return self.wait_for(lambda status: status.updates > updates)
 
@@ -189,7 +189,7 @@ def measure_links(
     step_s: seconds per transition in the actor's loop. rollout_size: of an on-policy algorithm; None for others.
     """
     path = folder / "links.yaml"
-    # More actors than cores would only share them.
+    # More actors than cores would only share the cores.
     actors = min(config.actors, len(os.sched_getaffinity(0)))
     warm_up_s = min(_WARM_UP_S, seconds)
     step_s += _SEGMENT_S / (config.actor.segment_length * config.environments_per_actor)
@@ -228,10 +228,10 @@ def _commands(config: Path, folder: Path, learner: str, quantizer: str, actors: 
 
 
 def short_run(config: RunConfig, actors: int, steps: float, rollout_size: int | None, frame_stack: int) -> RunConfig:
-    """The run with actors that always act with their policy, and do not wait in the first `steps` transitions."""
+    """The run with actors that always use their policy, and do not wait in the first `steps` transitions."""
     ratio = config.rate_limiter.samples_per_insert
-    # Not the run's own buffer: with few samples per insert, actors need minutes to fill it. The rate limiter takes no
-    # smaller one than the first two numbers.
+    # Not the run's own buffer: with few samples per insert, actors need minutes to fill it. The first two numbers are
+    # the minimum of the rate limiter.
     buffer = max(2.0, 2 * ratio, steps * ratio)
     waiting, capacity = config.queue, config.replay.capacity
     if rollout_size is not None:

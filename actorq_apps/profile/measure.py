@@ -1,4 +1,4 @@
-"""Lets the services measure themselves in processes, and combines their figures."""
+"""Starts the services' own measurements in processes, and combines their figures."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -47,7 +47,7 @@ class Figures:
 
     @property
     def workload(self) -> Workload:
-        """The work that the run's settings demand."""
+        """The work that the run's settings require."""
         config, evaluation = self.config, self.config.evaluation.period_updates
         if rollout := self.learner.get("rollout"):
             updates = rollout["updates"]
@@ -56,21 +56,21 @@ class Figures:
         return Workload(updates_per_step, config.publication.period_updates, evaluation)
 
     def costs(self, scheme: str, environments: int | None = None) -> Costs:
-        """The costs of each part under a scheme. environments: None for the configured number per actor."""
+        """The costs of each part with a scheme. environments: number per actor; None for the configured number."""
         config, valid = self.config, self.actor["valid"]
         count = environments or config.environments_per_actor
         loop = _size(self.actor, count)["loop_s"][scheme] / (count * valid)
         episodes = config.evaluation.episodes * (self.max_episode_steps or _DEFAULT_EPISODE_STEPS)
-        # A segment's cost is mostly that of its message. So a segment of more environments costs no more.
+        # A segment's cost is mostly that of its message. A segment of more environments therefore costs no more.
         fewer = config.environments_per_actor / count
-        # An update takes longer beside actors than alone. The excess keeps the interpreter from the trainer.
+        # An update takes longer while actors run. The extra time blocks the interpreter for the trainer.
         versions = self.learner["version_s"] / self.workload.updates_per_version
         alone_s, alone_cpu_s = self.learner["update_s"], self.learner["update_cpu_s"]
         update_cpu_s = max(alone_cpu_s, self.links.update_s - versions)
         learner_share = 1.0
         if self.learner["device"] == "cpu":
             learner_share = self.links.learner_share
-            # Other programs lengthen wall-clock times. A trainer that never waits for data is never idle.
+            # Other programs increase wall-clock times. A trainer that never waits for data is never idle.
             alone_s = min(alone_s, alone_cpu_s)
         return Costs(
             ActorCosts(
@@ -112,7 +112,7 @@ class Figures:
 
     @classmethod
     def from_json(cls, config: RunConfig, tree: dict[str, Any]) -> "Figures":
-        """The figures of `to_json`, for a run of these settings."""
+        """The figures from `to_json`, for a run with these settings."""
         windows = {name: Counters(**tree["links"][name]) for name in ("paused", "training")}
         links = LinkFigures(tree["links"]["actors"], **windows)
         steps = int(tree.get("max_episode_steps", 0))
@@ -120,7 +120,7 @@ class Figures:
 
 
 def _on_the_way(fp32_s: float | None, seconds: dict[str, float], scheme: str) -> float:
-    """A version's cost in a service during a run: `fp32_s`, plus the scheme's extra cost over fp32 measured alone."""
+    """A version's cost in a service during a run: `fp32_s` plus the scheme's extra cost over fp32, measured alone."""
     return seconds[scheme] if fp32_s is None else max(seconds[scheme], fp32_s + seconds[scheme] - seconds[FP32])
 
 
@@ -139,7 +139,7 @@ def _size(actor: dict[str, Any], environments: int) -> dict[str, Any]:
 def measure(
     config: RunConfig, seconds: float, say: Callable[[str], None], servers: ForkServers | None = None
 ) -> Figures:
-    """Measure each part for about `seconds`, after `say` of its name. Raises UserError for one that does not work."""
+    """Measure each part for about `seconds`. Calls `say` with its name first. Raises UserError if one does not work."""
 
     def run(function: str, *more: str) -> None:
         run_to_end((*command_of(function), *flags, *more), servers, f"{function} failed")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
-# Runs within this share of the best one count as equally fast.
+# Runs within this share of the best speed count as equally fast.
 AS_GOOD = 0.03
 _MOST_ACTORS = 100_000
-# Halvings of the interval of a rate: more than a float64 has digits.
+# Number of bisection steps for a rate: more than a float64 has digits.
 _HALVINGS = 60
 
 
@@ -24,12 +24,12 @@ class Limit(Enum):
 
 @dataclass(frozen=True)
 class Workload:
-    """The work that a run's settings demand of its parts.
+    """The work that a run's settings require of its parts.
 
     updates_per_step: gradient updates per transition.
     updates_per_version: gradient updates between two published versions.
-    updates_per_evaluation: gradient updates between two evaluations, at least.
-    synchronous: whether actors wait for the policy that learned from their last steps.
+    updates_per_evaluation: minimum number of gradient updates between two evaluations.
+    synchronous: whether actors wait for the policy trained on their last steps.
     """
 
     updates_per_step: float
@@ -40,7 +40,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class ActorCosts:
-    """Costs of an actor under a scheme, in seconds of its one thread. A step is a transition of one environment.
+    """Costs of an actor with a scheme, in seconds of its only thread. A step is a transition of one environment.
 
     step_s: environment, policy, exploration, segment and upload. version_s: the switch to a new version.
     evaluation_s: an evaluation of full length, by the evaluator.
@@ -58,8 +58,8 @@ class LearnerCosts:
     update_s: time between two updates if the trainer never waits for data.
     update_cpu_s: processor time of an update over all threads.
     step_s: receiving and storing a transition.
-    version_s: a snapshot and its way to the quantizer.
-    share: share of the time in which it works if the trainer never waits for data. Else it waits for other threads.
+    version_s: a snapshot and its transfer to the quantizer.
+    share: share of the time in which it works if the trainer never waits for data. Otherwise it waits for threads.
     """
 
     update_s: float
@@ -71,7 +71,7 @@ class LearnerCosts:
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of all parts under one scheme. quantizer_version_s: seconds of the quantizer for a version."""
+    """Costs of all parts with one scheme. quantizer_version_s: seconds of the quantizer per version."""
 
     actor: ActorCosts
     learner: LearnerCosts
@@ -104,7 +104,7 @@ class Prediction:
 
     @property
     def limit(self) -> Limit:
-        """The limit that holds the run back most."""
+        """The part that limits the run most."""
         return min(self.limits, key=lambda limit: self.limits[limit])
 
     @property
@@ -114,7 +114,7 @@ class Prediction:
 
 
 def predict(costs: Costs, work: Workload, actors: int, cores: float = math.inf) -> Prediction:
-    """The steady state of a run with `actors` actors on `cores` cores. Infinite cores: each process has its own."""
+    """The steady state of a run with `actors` actors on `cores` cores. Infinite cores: one for each process."""
     limits = {
         Limit.ACTORS: _highest(partial(_busy_actor, costs, work, actors), 1.0),
         Limit.LEARNER: _highest(partial(_busy_learner, costs, work), 1.0),
@@ -125,7 +125,7 @@ def predict(costs: Costs, work: Workload, actors: int, cores: float = math.inf) 
 
 
 def useful_actors(costs: Costs, work: Workload, cores: float = math.inf) -> Prediction:
-    """The run with the fewest actors that is within 3% of the speed with any number of actors."""
+    """The run with the fewest actors that is within 3% of the speed of any number of actors."""
     if math.isfinite(cores):
         # With more actors than cores, actors only share the cores.
         runs = [predict(costs, work, actors, cores) for actors in range(1, max(1, math.floor(cores)) + 1)]
@@ -151,7 +151,7 @@ def _busy_actor(costs: Costs, work: Workload, actors: int, rate: float) -> float
 
 
 def _swapping(costs: Costs, work: Workload, rate: float) -> float:
-    """Share of an actor's time for switches to new versions. It skips versions for which it has no time."""
+    """Share of an actor's time for switches to new versions. It skips versions if it has no time."""
     return min(0.5, versions_per_s(costs, work, rate) * costs.actor.version_s)
 
 

@@ -1,1 +1,1 @@
-"""Training from Python: `actorq.train` starts a run beside the calling program and returns a handle on it."""
+"""Training from Python: `actorq.train` starts a run next to the calling program and returns a handle for it."""

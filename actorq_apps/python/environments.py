@@ -1,4 +1,4 @@
-"""Finds out whether another process can make the environment that a program gives, or only the program itself."""
+"""Determines whether other processes can create the environment that a program passes to `train`."""
 
 import inspect
 import re
@@ -16,12 +16,12 @@ _WHAT = "an id such as CartPole-v1, MODULE:NAME, a class or function that makes 
 
 
 def resolve(environment: Any) -> "str | OwnEnvironment":
-    """The id by which every process can make the environment, or what only this process can make. Raises UserError."""
+    """The id with which every process can create the environment, or a wrapper for this process. Raises UserError."""
     if isinstance(environment, str):
         return environment
     if (importable := _path_of(environment)) is not None:
         return importable
-    # Imported here: a run by id needs neither Gymnasium nor ONNX Runtime in this process.
+    # Imported here, because a run by id needs neither Gymnasium nor ONNX Runtime in this process.
     from actor_service.embedded import OwnEnvironment
 
     if not (callable(environment) or OwnEnvironment.is_environment(environment)):

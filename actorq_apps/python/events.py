@@ -1,4 +1,4 @@
-"""What a run tells the program that started it, and its result."""
+"""The events that a run sends to the program that started it, and the run's result."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,15 +8,18 @@ from typing import Any
 from actorq.domain.status import RunState, RunStatus
 from actorq.domain.trajectory import Evaluation
 
+# If a reader is slower than the run, the oldest events are dropped.
+_MOST_EVENTS = 1000
+
 
 @dataclass(frozen=True)
 class Result:
     """The outcome of a run.
 
-    state: SOLVED, BUDGET_ENDED or STOPPED for a run that is over; INTERRUPTED for one that can be resumed.
+    state: SOLVED, BUDGET_ENDED or STOPPED for a finished run; INTERRUPTED for a run that can be resumed.
     mean_return, success_rate: of the last evaluation; None without one.
     seconds: wall clock from the start of the learner. environment_steps: of all actors.
-    summary: everything in `summary.json`.
+    summary: the content of `summary.json`.
     """
 
     state: RunState
@@ -34,7 +37,7 @@ class Result:
 
     @classmethod
     def of(cls, directory: Path, summary: Mapping[str, Any], state: RunState) -> "Result":
-        """The result in a run's summary. state: of a run that wrote no summary."""
+        """The result from a run's summary. state: for a run without a summary."""
         evaluation = summary.get("evaluation") or {}
         return cls(
             RunState(summary.get("state", state.value)),
@@ -71,9 +74,31 @@ class NoticeEvent:
 
 @dataclass(frozen=True)
 class EndEvent:
-    """The run has ended, and no process of it is left. It is the last event."""
+    """The run has ended, and none of its processes is left. It is the last event."""
 
     result: Result
 
 
 Event = StatusEvent | EvaluationEvent | NoticeEvent | EndEvent
+
+
+class EventBuffer:
+    """Unread events of a reader: at most 1,000. Of successive statuses only the newest is kept."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque(maxlen=_MOST_EVENTS)
+        self._changed = Condition()
+
+    def put(self, event: Event) -> None:
+        """Add an event. Never blocks."""
+        with self._changed:
+            if isinstance(event, StatusEvent) and self._events and isinstance(self._events[-1], StatusEvent):
+                self._events.pop()
+            self._events.append(event)
+            self._changed.notify()
+
+    def get(self) -> Event:
+        """Wait for the next event."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._events)
+            return self._events.popleft()

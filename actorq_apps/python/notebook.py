@@ -1,4 +1,4 @@
-"""Displays a run in a notebook: one output that changes while the run goes on."""
+"""Displays a run in a notebook: one output that is updated during the run."""
 
 import html
 import time
@@ -18,7 +18,7 @@ _WIDTH, _HEIGHT = 320, 48
 
 
 def in_notebook() -> bool:
-    """Whether this is the kernel of a notebook."""
+    """Whether this process is the kernel of a notebook."""
     try:
         from IPython import get_ipython
     except ImportError:
@@ -27,7 +27,7 @@ def in_notebook() -> bool:
 
 
 class NotebookDisplay(AbstractContextManager["NotebookDisplay", None]):
-    """An observer that redraws its output in the cell that made it, at most twice a second."""
+    """An observer that redraws its output in the cell that created it, at most twice a second."""
 
     def __init__(self, view: RunView, clock: Callable[[], float] = time.monotonic) -> None:
         from IPython.display import display
@@ -37,10 +37,10 @@ class NotebookDisplay(AbstractContextManager["NotebookDisplay", None]):
         self._drawn = clock()
 
     def process(self, view: ProcessView) -> None:
-        """Only the table of a terminal shows processes."""
+        """Ignored, because only the terminal's table shows processes."""
 
     def status(self, status: RunStatus) -> None:
-        """Redraw when it is time, and at each evaluation and new state."""
+        """Redraw periodically, and after each evaluation and change of state."""
         before = self._view.state
         is_news = self._view.update_status(status) or self._view.state != before
         if is_news or self._clock() - self._drawn >= _PERIOD_S:
@@ -60,7 +60,7 @@ class NotebookDisplay(AbstractContextManager["NotebookDisplay", None]):
 
 
 class _Panel:
-    """What a notebook shows of a run: HTML, or a line of text where there is no browser."""
+    """A notebook's view of a run: HTML, or a line of text outside a browser."""
 
     def __init__(self, view: RunView) -> None:
         self._view = view
@@ -99,7 +99,7 @@ class _Panel:
 
 
 def _curve(returns: list[float], target: float | None) -> str:
-    """The evaluated returns as a line, with the target; nothing for less than two."""
+    """The evaluated returns as a line, with the target; empty with fewer than two."""
     if len(returns) < 2:
         return ""
     low, high = min(returns), max([*returns, *([] if target is None else [target])])

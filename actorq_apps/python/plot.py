@@ -1,4 +1,4 @@
-"""The curve of a run's evaluations, as a picture."""
+"""Plots the evaluations of a run."""
 
 from dataclasses import dataclass
 from io import BytesIO
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plot:
-    """A picture of a run. A notebook shows it; `figure` is Matplotlib's, for changes."""
+    """A plot of a run. A notebook displays it. `figure` is Matplotlib's, for changes."""
 
     figure: "Figure"
 
     def save(self, path: str | Path) -> Path:
-        """Write the picture. The ending of the name chooses the format, such as .png or .svg."""
+        """Write the plot to a file. The file extension chooses the format, such as .png or .svg."""
         self.figure.savefig(path, dpi=150)
         return Path(path)
 
@@ -35,7 +35,7 @@ class Plot:
 def plot_run(run: RunDirectory, target: float | None) -> Plot:
     """Mean return of each evaluation over the environment steps, with its lowest and highest return.
 
-    target: of the mean return. Raises UserError without Matplotlib, and before the first evaluation.
+    target: target of the mean return. Raises UserError without Matplotlib, and before the first evaluation.
     """
     try:
         from matplotlib.figure import Figure

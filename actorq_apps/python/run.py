@@ -1,4 +1,4 @@
-"""The handle on a run that this program has started."""
+"""The handle for a run that this program has started."""
 
 import atexit
 import contextvars
@@ -42,19 +42,19 @@ if TYPE_CHECKING:
 
 Callback = Callable[[Event], bool | None]
 Item = Path | ProcessView | RunStatus | ChildExited | str | Exception
-"""What arrives from the launcher, the learner, and the actor of this process: a str is an event, an Exception ends."""
+"""Items from the launcher, the learner and this process's actor. A str is an event. An Exception ends the run."""
 
-# Exit codes of a launcher whose run has a result: over, or interrupted by a signal.
+# Exit codes of a launcher whose run has a result: finished, or interrupted by a signal.
 _WITH_RESULT = {*EXIT_OF_STATE.values(), 130, 143}
 
 
 class Run:
-    """A run that goes on beside this program. `actorq.train` makes it; see there for an example.
+    """A run in the background of this program. `actorq.train` creates it; see there for an example.
 
-    All methods may be called from any thread. As a context manager it stops the run at the end of the block. The run
-    ends with this program in any case, and is saved then.
+    All methods may be called from any thread. As a context manager, it stops the run at the end of the block. The run
+    always ends with this program, and is saved then.
 
-    directory: folder of the run. The command line reads it too: `actorq evaluate DIRECTORY`.
+    directory: folder of the run. Commands can read it too: `actorq evaluate DIRECTORY`.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Run:
         self._leaving = threading.Event()
         atexit.register(self._leave)
         _close_in_forks(child)
-        # The context of the caller: a notebook's output belongs to the cell that started the run.
+        # The caller's context: in a notebook, the output belongs to the cell that started the run.
         follow = contextvars.copy_context().run
         threading.Thread(target=follow, args=(self._follow,), name="actorq-run", daemon=True).start()
 
@@ -100,7 +100,7 @@ class Run:
         self.stop()
 
     def __iter__(self) -> Iterator[Event]:
-        """Each event from now on, the last of which is an `EndEvent`. Raises the run's error at the end, as `wait`."""
+        """Each event from now on. The last is an `EndEvent`. Then raises the run's error, if any, as `wait` does."""
         reader = EventBuffer()
         with self._lock:
             if self._result is not None:
@@ -123,21 +123,21 @@ class Run:
     def wait(self, timeout: float | None = None) -> Result:
         """Wait for the end of the run, and show its progress in a terminal. Returns its result.
 
-        timeout: seconds. Raises TimeoutError after them; the run goes on.
+        timeout: seconds. Then raises TimeoutError, and the run continues.
 
-        Raises the error that ended the run: UserError for wrong settings, the exception of a callback, the exception
-        of an environment of this process, and ActorQError for everything else.
+        Raises the error that ended the run: UserError for wrong settings, the exception of a callback, the exception of
+        an environment in this process, or ActorQError for other errors.
         """
         if self.running:
             with self._display or nullcontext():
                 if not self._ended.wait(timeout):
-                    raise TimeoutError(f"the run in {self.directory} has not ended after {timeout:g} s; it goes on")
+                    raise TimeoutError(f"the run in {self.directory} has not ended after {timeout:g} s; it continues")
         return self._outcome()
 
     def stop(self) -> None:
         """Save the run, end it, and wait for the end. `actorq.train(..., directory=..., resume=True)` continues it.
 
-        Does nothing for a run that has ended. Called from a callback it does not wait.
+        Does nothing if the run has ended. In a callback it does not wait.
         """
         self._child.terminate()
         if threading.current_thread().name != "actorq-run" and not self._ended.wait(self._drain_s):
@@ -145,7 +145,7 @@ class Run:
             self._ended.wait()
 
     def pause(self) -> None:
-        """Let the learner pause. Actors then wait. Raises UnavailableError while the learner does not serve."""
+        """Pause the learner. Actors then wait. Raises UnavailableError while the learner does not serve."""
         with self._learner() as learner:
             learner.pause()
 
@@ -155,16 +155,16 @@ class Run:
             learner.resume()
 
     def policy(self, version: int | str = "", scheme: str = "") -> "LoadedPolicy":
-        """A policy of the run, to act with: `run.policy().predict(observation)`. See `actorq.load_policy`."""
+        """A policy of the run, to compute actions: `run.policy().predict(observation)`. See `actorq.load_policy`."""
         from actorq.inference import load_policy
 
         return load_policy(self.directory, version, scheme)
 
     def evaluate(self, episodes: int = 20, version: int | str = "", seed: int = 1) -> Evaluation:
-        """Run greedy episodes of a quantized policy, also while the run goes on. Blocks.
+        """Run greedy episodes of a quantized policy, even during the run. Blocks.
 
-        version: "best", "newest" or a number; by default the best, or the newest without evaluations. seed: of the
-        environments.
+        version: "best", "newest" or a number; by default the best, or the newest without evaluations. seed: seed
+        of the environments.
 
         Raises UserError for a version that is not stored.
         """
@@ -182,10 +182,10 @@ class Run:
         raise ActorQError("the evaluation ended without a result")
 
     def export(self, path: str | Path = "policy.onnx", **flags: str | int) -> Path:
-        """Write a policy as an ONNX file, with a description beside it. `actorq.load_policy(path)` reads it.
+        """Write a policy as an ONNX file, with a description file. `actorq.load_policy(path)` reads it.
 
-        flags: of `actorq export`, such as form="standard" or version="best". Raises UserError, also for a file that
-        exists already.
+        flags: flags of `actorq export`, such as form="standard" or version="best". Raises UserError, for example for an
+        existing file.
         """
         given = [part for name, value in flags.items() for part in (f"--{name.replace('_', '-')}", str(value))]
         command = (*command_of("quantizer_service.command.export:command"), str(self.directory), "--output", str(path))
@@ -193,7 +193,7 @@ class Run:
         return Path(path)
 
     def plot(self, path: str | Path | None = None) -> Plot:
-        """The curve of the evaluations. A notebook shows it. path: also write it there, as .png, .svg or .pdf."""
+        """Plot the evaluations. A notebook displays the plot. path: also write it to this .png, .svg or .pdf file."""
         target = self._status.target_return if self._status else self._config.target_return
         plot = plot_run(self._run, target)
         if path is not None:
@@ -217,12 +217,12 @@ class Run:
         return LearnerClient(self._addresses.learner, self._config.transport.certificates_of("operator"))
 
     def _leave(self) -> None:
-        """At the end of the program: save the run."""
+        """Save the run at the end of the program."""
         self._leaving.set()
         self.stop()
 
     def _follow(self) -> None:
-        """Act on everything that arrives, until the launcher has ended."""
+        """Process all items until the launcher has ended."""
         code: int | None = None
         while code is None:
             match self._items.get():
@@ -248,7 +248,7 @@ class Run:
             self._connect()
 
     def _connect(self) -> None:
-        """Follow the learner's status, and begin to act, unless that was done for these addresses."""
+        """Follow the learner's status and start to act, once for each set of addresses."""
         try:
             addresses = self._run.read_addresses()
         except InvalidInputError:
@@ -295,7 +295,7 @@ class Run:
             try:
                 if callback(event) is False:
                     self._child.terminate()
-            except Exception as error:  # It is the caller's function, which gets its own exception back.
+            except Exception as error:  # The caller's function gets its own exception back.
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
@@ -322,7 +322,7 @@ class Run:
 
 
 def _close_in_forks(child: Child) -> None:
-    """Let no fork of this program hold the launcher's lifeline: the run must end with this program."""
+    """Make forks of this program release the launcher's lifeline, because the run must end with this program."""
     found = weakref.ref(child)
 
     def close() -> None:

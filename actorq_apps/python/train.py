@@ -1,4 +1,4 @@
-"""`actorq.train`: starts a run beside the calling program."""
+"""`actorq.train`: starts a run next to the calling program."""
 
 import os
 import queue
@@ -39,18 +39,18 @@ def train(
     progress: bool | None = None,
     **given: Any,
 ) -> Run:
-    """Start training and return at once, when the settings are checked and the run has begun.
+    """Start training. Returns when the settings are checked and the run has begun.
 
         run = actorq.train("CartPole-v1")
         print(run.wait().mean_return)
         action = run.policy().predict(observation)
 
-    Learner, quantizer, actors and evaluator are processes beside this one, as with `actorq train`. An environment that
-    other processes cannot make acts in this process, on threads: a class of a notebook or of a script, a function
-    inside another one, or an open environment.
+    Learner, quantizer, actors and evaluator are separate processes, as with `actorq train`. An environment that other
+    processes cannot create runs in this process, on threads. Examples are a class from a notebook or script, a nested
+    function, or an open environment.
 
-    environment: an id; MODULE:NAME; a class or a function that makes a gymnasium.Env; or a gymnasium.Env, of which
-        there is then only one: actor and evaluator take turns in it.
+    environment: an id; MODULE:NAME; a class or function that creates a gymnasium.Env; or a gymnasium.Env. A
+        gymnasium.Env is the only environment of the run: actor and evaluator take turns in it.
     algorithm: dqn, d4pg, td3, sac, ppo or impala; by default the preset's.
     directory: folder of the run, by default runs/ENVIRONMENT-DATE. resume: continue the run in it.
     callbacks: functions that get each event, on another thread. A callback that returns False stops the run.
@@ -95,7 +95,7 @@ def train(
 
 
 def _tree(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments as a tree of settings: `dqn__batch_size=64` is `{"dqn": {"batch_size": 64}}`."""
+    """Keyword arguments as a tree of settings: `dqn__batch_size=64` becomes `{"dqn": {"batch_size": 64}}`."""
     tree: dict[str, Any] = {}
     for name, value in given.items():
         *sections, last = name.split("__")
@@ -106,7 +106,7 @@ def _tree(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The value in types that YAML has: numbers of numpy become Python's, and paths become text."""
+    """The value in YAML's types: NumPy numbers become Python's, and paths become text."""
     match value:
         case Mapping():
             return {str(name): _plain(each) for name, each in value.items()}
@@ -118,7 +118,7 @@ def _plain(value: Any) -> Any:
 
 
 def _acting_here(own: "OwnEnvironment", tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that acting in this process fixes. Raises UserError for others."""
+    """The settings that are fixed when this process acts. Raises UserError for other values."""
     fixed: dict[str, Any] = {"actors": 1, "environment_backend": "python"}
     why = "its environment exists only in this process; move its class into a module to have more"
     if own.is_single:
@@ -152,7 +152,7 @@ def _start(
 
 
 def _began(child: Child, items: "queue.SimpleQueue[Item]") -> tuple[RunDirectory, list[str]]:
-    """Wait until the run has begun. Returns its folder and the events until then. Raises its error."""
+    """Wait until the run has begun. Returns its folder and the events until then. Raises the run's error."""
     notices: list[str] = []
     while True:
         match items.get():
@@ -165,7 +165,7 @@ def _began(child: Child, items: "queue.SimpleQueue[Item]") -> tuple[RunDirectory
 
 
 def _display(view: RunView, progress: bool | None) -> Any:
-    """The display of the run; None for none."""
+    """The display of the run, or None."""
     if progress is False:
         return None
     if in_notebook():

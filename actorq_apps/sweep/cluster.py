@@ -1,4 +1,4 @@
-"""Makes the runs of trials on Kubernetes, each as a TrainingRun object made from a template."""
+"""Executes the runs of trials on Kubernetes, as TrainingRun objects created from a template."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -21,14 +21,14 @@ from actorq_apps.sweep.trials import Progress, RunEnd, Trial, folder_below, own_
 
 API_VERSION, KIND = TRAINING_RUN
 SWEEP_LABEL, TRIAL_LABEL = "actorq.dev/sweep", "actorq.dev/trial"
-# Marks an object that a sweep has suspended itself. Queues and people suspend objects, too.
+# Marks objects that a sweep has suspended. Queues and people suspend objects, too.
 _SUSPENDED = "actorq.dev/suspended-by-sweep"
-# A run's name has at most 44 characters. The sweep appends its identity and the number of the trial.
+# A run's name has at most 44 characters. The sweep appends its identity and the trial's number.
 _NAME_CHARACTERS = 32
-# By the state of an object, and by a condition that is true.
+# Ends by the state of an object, and by a condition that is true.
 _ENDS = {"Solved": RunEnd.SOLVED, "BudgetEnded": RunEnd.BUDGET_ENDED, "Stopped": RunEnd.FAILED, "Failed": RunEnd.FAILED}
 
-# After these errors the same request may succeed later. Quotas answer a conflict when several objects are made at once.
+# After these errors the same request may succeed later. Quotas report a conflict for simultaneous requests.
 _PASSING = (ConflictError, QuotaError, UnavailableError, UnreachableError)
 
 
@@ -51,7 +51,7 @@ def read_template(file: Path) -> Object:
 
 
 def template_tree(template: Object) -> dict[str, Any]:
-    """The settings that a template gives, as a tree."""
+    """The settings in a template, as a tree."""
     spec = template["spec"]
     return {**spec.get("config", {}), **{name: spec[name] for name in ("algorithm", "environment") if name in spec}}
 
@@ -60,9 +60,9 @@ def template_tree(template: Object) -> dict[str, Any]:
 class ClusterRuns:
     """Runs as TrainingRun objects: a `Backend`.
 
-    identity: part of the objects' names, so that two sweeps of a template never share objects.
-    config_of: the settings of a run with the values of a trial, to refuse impossible ones at once.
-    tell: gets a line when the cluster cannot be reached, or refuses something for now.
+    identity: part of the objects' names, so that two sweeps with one template never share objects.
+    config_of: returns the settings of a run with a trial's values. Impossible ones are refused at once.
+    tell: gets a line when the cluster cannot be reached, or temporarily refuses something.
     """
 
     cluster: Cluster
@@ -73,14 +73,14 @@ class ClusterRuns:
     period_s: float = 2.0
     _running: dict[int, Trial] = field(default_factory=dict, init=False)
     _known: dict[int, Progress] = field(default_factory=dict, init=False)
-    # Not done yet, because the cluster could not be reached, or has refused it for now.
+    # Trials that could not be pruned or suspended yet, because the cluster was unreachable or refused temporarily.
     _unapplied: set[int] = field(default_factory=set, init=False)
     _undeleted: dict[int, Trial] = field(default_factory=dict, init=False)
-    # The present problem of each trial's object.
+    # The current problem of each trial's object.
     _problems: dict[int, str] = field(default_factory=dict, init=False)
 
     def start(self, trial: Trial) -> None:
-        """Make the object. One that an earlier process has made stays; one that it has suspended goes on."""
+        """Create the object. An existing object stays. One that an earlier process suspended continues."""
         try:
             self.config_of(trial.params)
         except UserError as error:
@@ -91,7 +91,7 @@ class ClusterRuns:
         self._is_made(trial)
 
     def progress(self, trial: Trial) -> Progress:
-        """From the object's status. While the cluster cannot be reached, the last known progress."""
+        """The progress from the object's status. While the cluster is unreachable, the last known progress."""
         self._delete_pruned()
         known = self._known.get(trial.number, Progress())
         if known.end is not None or trial.number in self._undeleted or not self._is_made(trial):
@@ -108,12 +108,12 @@ class ClusterRuns:
             return replace(known, end=RunEnd.FAILED, reason=f"{KIND} {self.name(trial)} was deleted")
         progress = _progress(found.get("status") or {}, known)
         if progress.end is RunEnd.FAILED:
-            # Otherwise its pods start again and again, and its learner may even recover and train.
+            # Otherwise its pods restart repeatedly, and its learner may even recover and train.
             self._suspend(found)
         return progress
 
     def prune(self, trial: Trial) -> None:
-        """Delete the object. The cluster removes everything of the run with it."""
+        """Delete the object. The cluster then removes everything of the run."""
         self._running.pop(trial.number, None)
         self._unapplied.discard(trial.number)
         self._undeleted[trial.number] = trial
@@ -125,11 +125,11 @@ class ClusterRuns:
                 self.cluster.delete(API_VERSION, KIND, self.name(trial))
                 del self._undeleted[trial.number]
             if trial.number in self._undeleted:
-                # The next one would take as long to fail.
+                # The next request would fail after the same timeout.
                 return
 
     def _is_made(self, trial: Trial) -> bool:
-        """Make the object, or let it go on, unless that is done. Returns False while the cluster does not do it."""
+        """Create or resume the object, unless this is done. Returns False if the cluster does not do it yet."""
         if trial.number in self._unapplied:
             with self._told_once(trial, *_PASSING):
                 found = self.cluster.get(API_VERSION, KIND, self.name(trial))
@@ -143,7 +143,7 @@ class ClusterRuns:
 
     @contextmanager
     def _told_once(self, trial: Trial, *errors: type[ActorQError]) -> Iterator[None]:
-        """Go on after these errors. Tell each of them once, also when it comes for several trials."""
+        """Continue after these errors. Report each of them once, even if several trials have it."""
         try:
             yield
         except errors as error:
@@ -154,7 +154,7 @@ class ClusterRuns:
             self._problems.pop(trial.number, None)
 
     def interrupt(self) -> None:
-        """Suspend all running objects, which keep their volumes, and delete those of pruned trials."""
+        """Suspend all running objects, which keep their volumes. Delete those of pruned trials."""
         for trial in self._running.values():
             try:
                 if (found := self.cluster.get(API_VERSION, KIND, self.name(trial))) is not None:
@@ -165,10 +165,10 @@ class ClusterRuns:
             try:
                 self.cluster.delete(API_VERSION, KIND, self.name(trial))
             except ActorQError as error:
-                self.tell(f"{KIND} {self.name(trial)} goes on until the same command deletes it: {error}")
+                self.tell(f"{KIND} {self.name(trial)} continues until the same command deletes it: {error}")
 
     def _suspend(self, found: Object) -> None:
-        """Suspend an object that is not over, unless somebody else has. `start` lets it go on."""
+        """Suspend an object that is not over, unless somebody else has. `start` resumes it."""
         if "finishedAt" not in part(found, "status") and part(found, "spec").get("suspend") is not True:
             change = {"metadata": {"annotations": {_SUSPENDED: "true"}}, "spec": {"suspend": True}}
             self.cluster.patch(API_VERSION, KIND, name_of(found), change)
@@ -201,11 +201,11 @@ class ClusterRuns:
 
 
 def _progress(status: Mapping[str, Any], known: Progress) -> Progress:
-    """The progress that a status tells. Evaluations are those that this process has seen."""
+    """The progress in a status. Its evaluations are those that this process has seen."""
     steps = int(status.get("environmentSteps") or 0)
     points, mean_return = known.evaluations, status.get("return")
     if mean_return is not None:
-        # An equal return is most likely the same evaluation. The status does not tell its steps.
+        # An equal return is most likely the same evaluation. The status does not contain its steps.
         earlier = points[:-1] if points and points[-1][1] == mean_return else points
         points = (*earlier, (steps, float(mean_return)))
     met = {each.get("type") for each in status.get("conditions") or () if each.get("status") == "True"}

@@ -13,10 +13,10 @@ from actorq.statefiles.lines import encode_line, read_lines
 
 
 class CheckedJournal(BaseJournalBackend):
-    """A file of JSON lines that only one process writes. Each written line is on the disk.
+    """A file of JSON lines with a single writing process. Each written line is on the disk.
 
-    A line is that of Optuna's own JournalFileBackend, and a CRC-32. Optuna's programs can therefore read the file. An
-    incomplete last line is what a killed process or a power cut leaves: it is dropped.
+    A line has the format of Optuna's JournalFileBackend plus a CRC-32, so Optuna's programs can read the file. A killed
+    process or a power failure may leave an incomplete last line. It is dropped.
 
     Raises UserError for damage before the last line, because the numbers of later trials depend on all earlier lines.
     """

@@ -1,4 +1,4 @@
-"""Makes the runs of trials on this machine, each with `actorq train` in its own process."""
+"""Executes the runs of trials on this machine, each with `actorq train` in its own process."""
 
 import queue
 import shutil
@@ -35,9 +35,9 @@ class Processes:
     """Runs as processes of this machine: a `Backend`.
 
     root: the sweep's folder, with FOLDERS. identity: part of the runs' URLs, so that two sweeps never share them.
-    config_of: the settings of a run with the values of a trial.
-    events: the queue of the sweep, which has its signals; gets the exits of the processes.
-    lock: the descriptor of the sweep's lock, which the runs inherit. servers: of `run_server`, to fork the runs.
+    config_of: returns the settings of a run with a trial's values.
+    events: the sweep's queue, which also has its signals. The exits of the processes are put there.
+    lock: descriptor of the sweep's lock, which the runs inherit. servers: from `run_server`, to fork the runs.
     """
 
     root: Path
@@ -56,7 +56,7 @@ class Processes:
         return RunDirectory(self.root / "runs" / _name(trial))
 
     def start(self, trial: Trial) -> None:
-        """Start the process, unless the run is over. A run without a configuration starts anew."""
+        """Start the process, unless the run is over. A run without a configuration starts from the beginning."""
         run = self.run(trial)
         if run.read_summary().get("state") in _ENDS:
             return
@@ -64,7 +64,7 @@ class Processes:
             urls = own_urls(self.config_of(trial.params), f"{self.identity}-{trial.number:03}")
             config = self.config_of({**trial.params, **urls})
         except UserError as error:
-            # Values that fit alone may not fit together.
+            # Each value may be valid alone, but not together with the others.
             self._refused[trial.number] = str(error)
             return
         resume = run.config.exists()
@@ -78,7 +78,7 @@ class Processes:
         self._children[trial.number] = child
 
     def progress(self, trial: Trial) -> Progress:
-        """From the run's log of evaluations; after its end from its summary."""
+        """The progress from the run's log of evaluations; after its end from its summary."""
         if trial.number in self._refused:
             return Progress(end=RunEnd.FAILED, reason=self._refused[trial.number])
         child = self._children.get(trial.number)
@@ -88,7 +88,7 @@ class Processes:
         if end := _ENDS.get(summary.get("state", "")):
             points = tuple((point["environment_steps"], point["mean_return"]) for point in summary["evaluations"])
             steps, final = summary["environment_steps"], summary["evaluation"]
-            # The evaluation that solved the run need not be the last one.
+            # The evaluation that solved the run may not be the last one.
             if final and (not points or final["mean_return"] != points[-1][1]):
                 points = (*points, (steps, final["mean_return"]))
             return Progress(points, steps, summary["wall_clock_s"], end)
@@ -102,7 +102,7 @@ class Processes:
             child.terminate()
 
     def interrupt(self) -> None:
-        """Ask all runs to end, and wait. They go on from their checkpoints later."""
+        """Ask all runs to end, and wait. Later they continue from their checkpoints."""
         alive = {child.name: child for child in self._children.values() if child.name not in self._codes}
         for child in alive.values():
             child.terminate()
@@ -118,13 +118,13 @@ class Processes:
             child.kill()
 
     def keep_best(self, trial: Trial, folder: Path) -> str:
-        """Export the run's best policy, as its actors had it, and copy its configuration."""
+        """Export the run's best policy in the scheme of its actors, and copy its configuration."""
         run = self.run(trial)
         if not run.config.exists():
             return f"the best policy cannot be exported: {run.root} is gone; {folder} stays as it is"
         shutil.copyfile(run.config, folder / "config.yaml")
         policy = folder / "policy.onnx"
-        # Not by --force, which would also write what the gate refused.
+        # Not with --force, which would also write a policy that the gate refused.
         for earlier in (policy, policy.with_suffix(".json")):
             earlier.unlink(missing_ok=True)
         command = (*command_of("quantizer_service.command.export:command"), str(run.root), "--output", str(policy))

@@ -1,4 +1,4 @@
-"""The results of a sweep as JSON, as CSV, and as a plot."""
+"""Writes the results of a sweep as JSON, CSV and a plot."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ _MARK, _BEST = "#0072b2", "#d55e00"
 
 
 def write_results(folder: Path, study: Study, space: Space, objective: Objective, command: str) -> None:
-    """Write trials.json, trials.csv and, once there is a best trial, sweep.png. Each is replaced whole."""
+    """Write trials.json, trials.csv and, once there is a best trial, sweep.png. Each is replaced atomically."""
     results, best = study.results(), study.best()
     rows = [{**asdict(result), "state": result.state.value} for result in results]
     document = {

@@ -1,4 +1,4 @@
-"""The search space: settings of a run, each with a range or with values."""
+"""The search space: settings of a run, each with a range or a list of values."""
 
 import math
 import re
@@ -21,7 +21,7 @@ from actorq.config.unread import unread
 from actorq.errors import UserError
 
 Value = float | int | str | bool | None
-# They decide what is measured, so trials that differ in them cannot be compared.
+# These settings define the task. Trials that differ in them cannot be compared.
 _OF_THE_TASK = (
     *("environment", "environment_args", "environment_wrappers", "image_layout"),
     *("target_return", "max_environment_steps"),
@@ -34,8 +34,8 @@ _FORMS = "NAME=LOW..HIGH, NAME=LOW..HIGH..STEP, NAME=log:LOW..HIGH or NAME=VALUE
 class Dimension(Settings):
     """One searched setting: a range from `low` to `high`, or `values`.
 
-    type: float; log, a range in logarithmic scale; int; or categorical.
-    step: distance of the values of a range.
+    type: float; log, a range on a logarithmic scale; int; or categorical.
+    step: distance between the values of a range.
     """
 
     type: Literal["float", "log", "int", "categorical"]
@@ -43,7 +43,7 @@ class Dimension(Settings):
     high: float | None = None
     step: float | None = None
     values: tuple[Any, ...] = ()
-    # Whether the values of the range are whole numbers.
+    # Whether the range contains only whole numbers.
     _is_int: bool = PrivateAttr(False)
 
     @model_validator(mode="after")
@@ -64,7 +64,7 @@ class Dimension(Settings):
 
     @property
     def choices(self) -> tuple[Value, ...]:
-        """The values as Optuna keeps them: plain values; lists and mappings as text of flags."""
+        """The values for Optuna: plain values; lists and mappings as flag texts."""
         return tuple(
             value_text(tuple(value) if isinstance(value, list) else value) if isinstance(value, list | dict) else value
             for value in self.values
@@ -78,7 +78,7 @@ class Space:
     dimensions: Mapping[str, Dimension]
 
     def distributions(self) -> dict[str, BaseDistribution]:
-        """The space as Optuna has it."""
+        """The space in Optuna's form."""
         return {name: _distribution(dimension) for name, dimension in self.dimensions.items()}
 
     def grid(self) -> dict[str, tuple[Value, ...]]:
@@ -93,8 +93,8 @@ class Space:
     ) -> None:
         """Raise UserError for a setting that cannot be searched, and for a value that the settings refuse.
 
-        config_of: the settings of a run with these changes. given: the tree of the settings that the user gave.
-        algorithm: of all trials; None if it is not known.
+        config_of: returns the settings of a run with these changes. given: the tree of the user's settings.
+        algorithm: algorithm of all trials; None if unknown.
         """
         if "algorithm" in self.dimensions:
             algorithm = None
@@ -110,17 +110,17 @@ class Space:
                     raise UserError(f"--search {name}: {value} does not fit: {error}") from None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """The space as JSON values."""
         return {name: dimension.model_dump(mode="json") for name, dimension in self.dimensions.items()}
 
 
 def changes_tree(changes: Mapping[str, Value]) -> dict[str, Any]:
-    """The tree of settings by their names. Text is read as text of a flag."""
+    """The tree of these settings. Text is parsed as a flag's text."""
     return settings.from_flags(RunConfig, Namespace(**dict(changes)))
 
 
 def read_space(texts: Iterable[str], file: Path | None) -> Space:
-    """The space of --search and of the file of --search-file. Raises UserError with the name of a wrong setting."""
+    """The space from --search and --search-file. Raises UserError with the name of a wrong setting."""
     trees: dict[str, Any] = {}
     if file is not None:
         trees |= {str(name): tree for name, tree in settings.from_file(file, "--search-file: ").items()}
@@ -217,5 +217,5 @@ def _steps(dimension: Dimension) -> int:
 
 
 def _at(dimension: Dimension, index: int) -> float:
-    """The value after so many steps. Decimal numbers, because 0.1 + 2 * 0.1 is not 0.3."""
+    """The value at this step. Uses decimal numbers, because 0.1 + 2 * 0.1 is not 0.3 in floating point."""
     return float(Decimal(str(dimension.low)) + Decimal(str(dimension.step or 1)) * index)

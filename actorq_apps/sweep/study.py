@@ -1,4 +1,4 @@
-"""The study of a sweep: Optuna's samplers and pruners, on a journal that outlives the process."""
+"""The study of a sweep: Optuna's samplers and pruners, with a journal that outlives the process."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -20,22 +20,22 @@ from actorq_apps.sweep.space import Space
 from actorq_apps.sweep.trials import Objective, Progress, RunEnd, Trial, TrialResult, TrialState
 
 REPORTS = 20
-"""Reports of a run to its pruner, at equal distances in environment steps."""
+"""Number of reports from a run to its pruner, at equal distances in environment steps."""
 _NAME = "sweep"
 _STARTUP_TRIALS = 5
-# The first decision of successive halving, in reports.
+# Number of reports before the first decision of successive halving.
 _RUNG = 2
 _REDUCTION = 3
 
-# The figures of a result that are stored besides its state.
+# The figures of a result that are stored in addition to its state.
 _STORED = ("mean_return", "steps", "seconds", "reason")
 _NO_RETURN = "the run ended without an evaluation whose return is a number"
-# Only a TrainingRun of an older operator, or of an older definition of the kind, lacks the time.
+# The time is missing only with an older operator or an older definition of TrainingRun.
 _NO_TIME = "status.elapsedSeconds is missing: upgrade the operator and the kind TrainingRun"
 _STORED_STATES = {TrialState.COMPLETE: StoredState.COMPLETE, TrialState.FAILED: StoredState.FAIL}
 
 SAMPLERS: Mapping[str, Callable[[int, bool], BaseSampler]] = {
-    # Several jobs: running trials count as bad ones, so that proposals at one time differ.
+    # With several jobs, running trials count as bad results, so that simultaneous proposals differ.
     "tpe": lambda seed, several: TPESampler(seed=seed, constant_liar=several),
     "random": lambda seed, _: RandomSampler(seed=seed),
 }
@@ -51,13 +51,13 @@ class Study:
     """All trials of a sweep. Each change is on the disk when the call returns.
 
     The proposal of a trial depends only on `seed`, the trial's number and the results so far. A resumed study therefore
-    proposes what the uninterrupted one would have proposed. Raises UserError for a damaged journal.
+    makes the same proposals as an uninterrupted one. Raises UserError for a damaged journal.
     """
 
     def __init__(
         self, journal: Path, space: Space, objective: Objective, sampler: str, pruner: str, seed: int, several: bool
     ) -> None:
-        # Its log lines would be between those of the sweep.
+        # Optuna's log lines would appear between those of the sweep.
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._space = space.distributions()
         self._objective = objective
@@ -66,7 +66,7 @@ class Study:
         self._seed = seed
         self._several = several
         self._cells = _shuffled(space, seed) if sampler == "grid" else None
-        # Number of cells of the grid; None for another sampler.
+        # Number of cells of the grid; None for other samplers.
         self.cells = None if self._cells is None else len(self._cells)
         self._storage = JournalStorage(CheckedJournal(journal))
         self._study = optuna.create_study(
@@ -77,13 +77,13 @@ class Study:
             load_if_exists=True,
         )
         for stored in self._stored():
-            # A process was killed while it wrote this proposal. Nobody has seen it.
+            # A process was killed while it wrote this proposal. It was never used.
             if not stored.state.is_finished() and not self._is_whole(stored):
                 self._study.tell(stored.number, state=StoredState.FAIL)
 
     def ask(self) -> Trial:
         """A new trial."""
-        # Proposals that nobody has seen do not count.
+        # Incomplete proposals do not count.
         index = len(self.results())
         if self._cells is not None:
             self._study.sampler = _Cell(self._cells[index])
@@ -98,7 +98,7 @@ class Study:
         return [Trial(each.number, each.params) for each in self.results() if each.state is TrialState.RUNNING]
 
     def report(self, trial: Trial, progress: Progress, budget: int) -> bool:
-        """Tell the pruner the returns at the reports that the run has passed. Returns whether to prune the run.
+        """Report the returns at the report steps that the run has passed. Returns whether to prune the run.
 
         budget: environment steps of a whole run. A solved run is over and keeps its last return in later reports.
         """
@@ -117,7 +117,7 @@ class Study:
         return stored.should_prune() and progress.end is None
 
     def finish(self, trial: Trial, progress: Progress, pruned: bool = False) -> TrialResult:
-        """Store the result of a trial that is over, or that is pruned."""
+        """Store the result of a trial whose run is over, or that is pruned."""
         value, state = (None, TrialState.PRUNED) if pruned else _judged(progress, self._objective)
         reason, score = progress.reason, progress.mean_return
         if state is TrialState.FAILED:
@@ -135,12 +135,12 @@ class Study:
         return [_result(stored) for stored in self._stored() if self._is_whole(stored)]
 
     def best(self) -> TrialResult | None:
-        """The trial with the best value; None before the first value. Of equal trials the earliest counts."""
+        """The trial with the best value; None before the first value. Of equal trials the earliest wins."""
         found = [result for result in self.results() if result.state is TrialState.COMPLETE]
         return max(found, key=lambda result: self._sign * (result.value or 0.0), default=None)
 
     def attribute(self, name: str, value: Callable[[], Any]) -> Any:
-        """A stored attribute of the whole study, made at the first call."""
+        """A stored attribute of the whole study. The first call computes it."""
         if name not in self._study.user_attrs:
             self._study.set_user_attr(name, value())
         return self._study.user_attrs[name]
@@ -158,7 +158,7 @@ class Study:
 
 
 class _Cell(RandomSampler):
-    """Proposes one cell of a grid. A random sampler, like this one, proposes each value alone."""
+    """Proposes one cell of a grid. It is a random sampler, because that samples each value independently."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ def _result(stored: FrozenTrial) -> TrialResult:
 
 
 def _shuffled(space: Space, seed: int) -> list[dict[str, Any]]:
-    """The cells of the grid in an order that depends on the seed, so that the first ones are spread."""
+    """The grid's cells in an order that depends on the seed, so that the first cells are spread out."""
     grid = space.grid()
     cells = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     return [cells[index] for index in np.random.default_rng(seed).permutation(len(cells))]

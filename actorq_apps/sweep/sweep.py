@@ -1,4 +1,4 @@
-"""The loop of a sweep: starts the runs of trials, reports them to the study, and prunes."""
+"""The loop of a sweep: starts the runs of trials, reports them to the study, and prunes runs."""
 
 import queue
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from actorq_apps.local.events import Events, SignalReceived
 from actorq_apps.sweep.study import Study
 from actorq_apps.sweep.trials import Backend, Progress, Trial, TrialResult, TrialState
 
-# A sweep whose first trials all fail has most likely wrong settings. The same command tries as many again.
+# If the first trials all fail, the settings are probably wrong. The same command then tries again.
 _FAILURES_AT_FIRST = 3
 
 
@@ -23,11 +23,11 @@ class Observer(Protocol):
         """An event."""
 
     def update(self, results: list[TrialResult], running: Mapping[int, Progress]) -> None:
-        """The results so far, and the progress of running trials by number. Called after each look at the runs."""
+        """The results so far, and the progress of running trials by number. Called after each check of the runs."""
 
 
 class SweepInterruptedError(Exception):
-    """A signal has ended the sweep. Its running trials can go on later."""
+    """A signal has ended the sweep. Its running trials can continue later."""
 
     def __init__(self, received: SignalReceived) -> None:
         super().__init__(received.number.name)
@@ -36,7 +36,7 @@ class SweepInterruptedError(Exception):
 
 @dataclass
 class _Active:
-    """A trial with a run. A pruned run may take a while to end."""
+    """A trial with a run. A pruned run may need some time to end."""
 
     trial: Trial
     progress: Progress
@@ -46,9 +46,9 @@ class _Active:
 def run_sweep(
     study: Study, backend: Backend, observer: Observer, events: Events, trials: int, jobs: int, budget: int
 ) -> None:
-    """Make trials until there are `trials` with a result, at most `jobs` at a time.
+    """Run trials until `trials` of them have a result, at most `jobs` at a time.
 
-    Trials that an earlier process has left go on first.
+    Unfinished trials of an earlier process continue first.
     events: gets the signals of this process. Any event wakes the loop. budget: environment steps of a whole run.
     Raises SweepInterruptedError after a signal, and ActorQError when no trial succeeds.
     """
@@ -90,7 +90,7 @@ def settings_text(params: Mapping[str, object]) -> str:
 
 
 def _goes_on(one: _Active, study: Study, backend: Backend, observer: Observer, budget: int) -> bool:
-    """Look at a run. Returns whether it still takes a place among the jobs."""
+    """Check a run. Returns whether it still counts as a running job."""
     one.progress = backend.progress(one.trial)
     if one.pruned:
         return one.progress.end is None
@@ -98,7 +98,7 @@ def _goes_on(one: _Active, study: Study, backend: Backend, observer: Observer, b
     if prune or one.progress.end is not None:
         observer.line(result_text(study.finish(one.trial, one.progress, prune)))
     if prune:
-        # Only now: a process that is killed in between would make the trial again.
+        # Only now: if the process is killed in between, it runs the trial again.
         one.pruned = True
         backend.prune(one.trial)
     return one.progress.end is None

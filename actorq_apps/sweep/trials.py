@@ -1,4 +1,4 @@
-"""What a sweep and the makers of its runs exchange."""
+"""The values and the interface that connect a sweep with its backends."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from actorq_apps.sweep.space import Value
 
 
 class TrialState(Enum):
-    """State of a trial. UNSOLVED: the budget ended, although the objective needs a solved run."""
+    """State of a trial. UNSOLVED: the budget ended, although the objective requires a solved run."""
 
     RUNNING = "running"
     COMPLETE = "complete"
@@ -43,32 +43,32 @@ class Objective(Enum):
 
 @dataclass(frozen=True)
 class Trial:
-    """A proposal: its number, from 0 on, and the values of the searched settings."""
+    """A proposal: its number, starting at 0, and the values of the searched settings."""
 
     number: int
     params: Mapping[str, Value]
 
 
 def own_urls(config: RunConfig, name: str) -> dict[str, Value]:
-    """The URLs of a run's object storage by their settings: folders of its own below those of the sweep.
+    """The object storage URLs of a run by setting: separate folders below those of the sweep.
 
-    Runs that share a URL would continue each other's checkpoints, and overwrite each other's policy.
+    Runs that share a URL would continue each other's checkpoints, and overwrite each other's policies.
     """
     return {setting: folder_below(url, name) for setting, url in config.object_storage_urls.items()}
 
 
 def folder_below(url: str, name: str) -> str:
-    """The URL of a folder in that of another."""
+    """The URL of a subfolder of a URL's folder."""
     return f"{url.rstrip('/')}/{name}"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a run has reached.
+    """The progress of a run.
 
     evaluations: environment steps and mean return of each evaluation so far.
-    steps, seconds: environment steps and time of the run. seconds is 0 if the run does not tell it.
-    end: None while the run goes on. reason: why it failed.
+    steps, seconds: environment steps and time of the run. seconds is 0 if the run does not report it.
+    end: None while the run is active. reason: why it failed.
     """
 
     evaluations: tuple[tuple[int, float], ...] = ()
@@ -85,7 +85,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """A row of the results. value: of the objective; None if the trial has none."""
+    """A row of the results. value: value of the objective; None if the trial has none."""
 
     number: int
     state: TrialState
@@ -98,28 +98,28 @@ class TrialResult:
 
 
 class Backend(Protocol):
-    """Makes the runs of trials. Only the thread of the sweep calls it."""
+    """Executes the runs of trials. Only the sweep's thread calls it."""
 
     period_s: float
-    """Seconds between two looks at the runs."""
+    """Seconds between two checks of the runs."""
 
     def start(self, trial: Trial) -> None:
-        """Begin the run of a trial, or go on with it if it has begun earlier. A finished run stays as it is."""
+        """Start the run of a trial, or continue it if it has begun earlier. A finished run stays unchanged."""
 
     def progress(self, trial: Trial) -> Progress:
-        """What the run has reached by now."""
+        """The progress of the run until now."""
 
     def prune(self, trial: Trial) -> None:
-        """End the run, which does not go on later. `progress` tells when it has ended.
+        """End the run permanently. `progress` reports when it has ended.
 
-        The run may be that of an earlier process, and it may be gone.
+        The run may belong to an earlier process, and it may no longer exist.
         """
 
     def interrupt(self) -> None:
-        """End all runs so that they can go on later, and wait for that. A further signal ends them at once."""
+        """End all runs so that they can continue later, and wait for that. A further signal ends them at once."""
 
     def keep_best(self, trial: Trial, folder: Path) -> str:
-        """Put what is left of the best run into a folder, in place of an earlier best run.
+        """Put the files of the best run into a folder. They replace those of an earlier best run.
 
-        Returns a line that tells where its policy is.
+        Returns a line that says where its policy is.
         """

@@ -1,1 +1,1 @@
-"""The kind TrainingRun: the models that read its objects."""
+"""The models of the kind TrainingRun, which parse and check its objects."""

@@ -1,4 +1,4 @@
-"""Amounts, names and labels in a TrainingRun, as in Kubernetes. All have bounds, for an API server's estimates."""
+"""Amounts, names and labels in a TrainingRun, as in Kubernetes. All are bounded, because API servers estimate costs."""
 
 import re
 from functools import partial
@@ -12,7 +12,7 @@ _SUFFIX = "(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?"
 _QUANTITY = rf"^[0-9]+(\.[0-9]+)?{_SUFFIX}$"
 _SIZE = rf"^([0-9]*[1-9][0-9]*(\.[0-9]+)?|[0-9]+\.[0-9]*[1-9][0-9]*){_SUFFIX}$"
 QUANTITIES = {_QUANTITY: 0, _SIZE: 1}
-"""Patterns of amounts, which may be integers, too, and their smallest integers."""
+"""Patterns of amounts, and their smallest integers. Amounts may also be integers."""
 _DNS_NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 
 
@@ -37,6 +37,6 @@ Image = Annotated[
     Field(min_length=1, max_length=512, pattern=r"^\S+$"),
     Expected("an image such as actorq/actor:1.0, of at most 512 characters without spaces"),
 ]
-# A label's key has a prefix of 253 characters, a slash and 63 more; its value has 63.
+# A label's key has a prefix of 253 characters, a slash and 63 characters. Its value has 63.
 Key = Annotated[str, Field(max_length=317)]
 Value = Annotated[str, Field(max_length=63)]

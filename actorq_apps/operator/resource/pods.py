@@ -1,4 +1,4 @@
-"""What a TrainingRun may set of the pods of a role: names and shapes as in Kubernetes, without what opens the node."""
+"""A TrainingRun's settings for the pods of a role, as in Kubernetes, without those that give access to the node."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -8,9 +8,9 @@ from actorq.config.messages.expected import Expected
 from actorq.config.settings import Settings
 from actorq_apps.operator.resource.amounts import Name, Size, Value
 
-# As many bytes as Kubernetes allows for all annotations together, and for an environment variable.
+# Kubernetes allows this many bytes for all annotations together, and for an environment variable.
 _LONG = 32_768
-# Labels by which the operator and services find pods.
+# Labels that the operator and services use to find pods.
 _OWN = ("app.kubernetes.io/", "actorq.dev/")
 Text = Annotated[str, Field(max_length=_LONG)]
 Variable = Annotated[
@@ -26,7 +26,7 @@ Path = Annotated[
 
 
 class _OneOf(Settings):
-    """Settings of which exactly one is given, besides a name."""
+    """Settings of which exactly one must be given, besides a name."""
 
     _what: ClassVar[str]
 
@@ -58,7 +58,7 @@ class FieldReference(Settings):
 
 
 class ValueSource(_OneOf):
-    """Where the value of an environment variable comes from: one of these."""
+    """The source of an environment variable's value: exactly one of these."""
 
     _what = "valueFrom"
     secretKeyRef: KeyReference | None = Field(None, description="a Secret with the label of credentials")
@@ -72,7 +72,7 @@ class EnvironmentVariable(_OneOf):
     _what = "env"
     name: Variable = Field(description="name of the variable")
     value: Text | None = Field(None, description="value")
-    valueFrom: ValueSource | None = Field(None, description="where the value comes from")
+    valueFrom: ValueSource | None = Field(None, description="source of the value")
 
 
 class EnvironmentSource(_OneOf):
@@ -93,12 +93,12 @@ class ClaimVolume(Settings):
 class EmptyVolume(Settings):
     """A folder that lives as long as the pod."""
 
-    medium: Literal["Memory"] | None = Field(None, description="Memory for one in memory")
+    medium: Literal["Memory"] | None = Field(None, description="Memory for a folder in memory")
     sizeLimit: Size | None = Field(None, description="most bytes")
 
 
 class Volume(_OneOf):
-    """A volume: one of these. Volumes of the node are not among them."""
+    """A volume: exactly one of these. Volumes of the node are not allowed."""
 
     _what = "volume"
     name: Annotated[
@@ -112,7 +112,7 @@ class Volume(_OneOf):
 
 
 class Mount(Settings):
-    """Where a volume is mounted."""
+    """The mount point of a volume."""
 
     name: Annotated[str, Field(min_length=1, max_length=63)] = Field(description="name of the volume")
     mountPath: Path = Field(description="folder in the container")
@@ -130,12 +130,12 @@ class PodSettings(Settings):
     env: tuple[EnvironmentVariable, ...] = Field((), max_length=64, description="environment variables")
     envFrom: tuple[EnvironmentSource, ...] = Field((), max_length=16, description="objects with environment variables")
     volumes: tuple[Volume, ...] = Field((), max_length=16, description="further volumes, such as data")
-    volumeMounts: tuple[Mount, ...] = Field((), max_length=16, description="where they are mounted")
+    volumeMounts: tuple[Mount, ...] = Field((), max_length=16, description="mount points of the volumes")
     affinity: dict[str, JsonValue] = Field({}, max_length=3, description="affinity, as in Kubernetes")
     topologySpreadConstraints: tuple[Annotated[dict[str, JsonValue], Field(max_length=16)], ...] = Field(
         (), max_length=8, description="spread over nodes or zones, as in Kubernetes"
     )
-    serviceAccountName: Name | None = Field(None, description="service account, instead of the run's own")
+    serviceAccountName: Name | None = Field(None, description="service account that replaces the run's own")
 
     @model_validator(mode="after")
     def _check(self) -> "PodSettings":

@@ -1,7 +1,7 @@
-"""A TrainingRun: the object that describes a run on Kubernetes, read and checked.
+"""A TrainingRun: the object that describes a run on Kubernetes, parsed and checked.
 
-sitegen/definition.py makes the schema for API servers of these models. Therefore each text, list and mapping
-has a bound: an API server estimates what a rule costs from them.
+sitegen/definition.py generates the schema for API servers from these models. Each text, list and mapping therefore
+has a bound: an API server uses the bounds to estimate the cost of a rule.
 """
 
 from dataclasses import dataclass, field
@@ -24,16 +24,16 @@ GROUP, VERSION = API_VERSION.split("/")
 PLURAL = "trainingruns"
 
 IMMUTABLE, RULES = "immutable", "x-kubernetes-validations"
-"""Properties of a field's JSON schema: whether it may never change, and rules that the API server evaluates."""
+"""Extra properties of a field's JSON schema: whether it may change, and rules that the API server evaluates."""
 _FIXED: dict[str, JsonValue] = {IMMUTABLE: True}
 _ISSUER_RULE: dict[str, JsonValue] = {
     "rule": "(self.mode == 'issuer') == has(self.issuer)",
     "message": "spec.tls.issuer is for mode issuer, which needs it",
 }
 
-# Prefix of the labels that Kueue reads.
+# Prefix of labels for Kueue.
 _KUEUE = "kueue.x-k8s.io/"
-# Levels of lists and mappings in a specification. A description that is nested deeper could end a process.
+# Maximum nesting of lists and mappings in a specification. Parsing a deeper one could end a process.
 DEEPEST = 32
 
 
@@ -48,7 +48,7 @@ class Toleration(Settings):
     """A taint of nodes that pods accept, as in Kubernetes."""
 
     key: Key | None = Field(None, description="key of the taint")
-    operator: Literal["Exists", "Equal"] | None = Field(None, description="how the value is compared")
+    operator: Literal["Exists", "Equal"] | None = Field(None, description="comparison of the value")
     value: Value | None = Field(None, description="value of the taint")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
         None, description="effect of the taint"
@@ -57,7 +57,7 @@ class Toleration(Settings):
 
 
 class ImagesSpec(Settings):
-    """Images of the services. The default ones are of the operator's version."""
+    """Images of the services. The defaults have the operator's version."""
 
     learner: Image | None = Field(None, description="image of the learner")
     quantizer: Image | None = Field(None, description="image of the quantizer and the relays")
@@ -109,7 +109,7 @@ class RelaysSpec(Settings):
 
 
 class EvaluatorSpec(Settings):
-    """The evaluator. Without it no return ends the run."""
+    """The evaluator. Without it, no return ends the run."""
 
     replicas: int = Field(1, ge=0, le=1, description="number of evaluators")
     resources: Resources = Field(Resources(), description="changes of the evaluator's requests and limits")
@@ -141,14 +141,14 @@ class TlsSpec(Settings):
         return self
 
 
-# Without a Secret of this name the learner's service account counts, as with workload identity.
+# If there is no Secret with this name, the learner uses its service account, as with workload identity.
 DEFAULT_SECRET = "object-storage"
 SECRET_LABEL = "actorq.dev/credentials"
-"""Label of Secrets that runs may read. Whoever may make a run can otherwise not read Secrets through it."""
+"""Label of Secrets that runs may read. Without it, creating a run would give access to any Secret."""
 
 
 class CheckpointSpec(Settings):
-    """What remains of a run."""
+    """The data that remains after a run."""
 
     retain: bool = Field(True, description="keep the volumes when the TrainingRun is deleted")
     secret: Name = Field(
@@ -159,10 +159,10 @@ class CheckpointSpec(Settings):
 
 
 class PolicyExportSpec(Settings):
-    """Where the best policy goes at the end of the run: a folder for policy.onnx and policy.json."""
+    """Destination of the best policy at the end of the run: a folder for policy.onnx and policy.json."""
 
     url: Annotated[str, Field(min_length=1, max_length=MAX_EXPORT_URL, pattern=EXPORT_URL), FOLDER_URL] = Field(
-        description="s3://BUCKET/PREFIX, one for each run"
+        description="s3://BUCKET/PREFIX, a separate one for each run"
     )
     scheme: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
         None, description="number format of the policy (default: the scheme of the evaluation)"
@@ -170,7 +170,7 @@ class PolicyExportSpec(Settings):
 
 
 class TrainingRunSpec(Settings):
-    """What a TrainingRun asks for."""
+    """The specification of a TrainingRun."""
 
     environment: str = Field(
         min_length=1, max_length=128, description="environment id; cannot be changed", json_schema_extra=_FIXED
@@ -179,7 +179,7 @@ class TrainingRunSpec(Settings):
         None, description="algorithm (default: by the environment); cannot be changed", json_schema_extra=_FIXED
     )
     config: dict[str, JsonValue] = Field(
-        {}, max_length=64, description="further settings of the run, as `actorq train --config` takes them"
+        {}, max_length=64, description="further settings of the run, as in a file for `actorq train --config`"
     )
     images: ImagesSpec = ImagesSpec()
     imagePullSecrets: tuple[Named, ...] = Field((), max_length=16, description="secrets of image registries")
@@ -191,7 +191,7 @@ class TrainingRunSpec(Settings):
     tls: TlsSpec = TlsSpec()
     networkPolicies: bool = Field(False, description="forbid all connections except those of the run")
     serviceAccountAnnotations: dict[str, Annotated[str, Field(max_length=4096)]] = Field(
-        {}, max_length=16, description="annotations of the run's service accounts, such as those of workload identity"
+        {}, max_length=16, description="annotations of the run's service accounts, for example for workload identity"
     )
     activeDeadlineSeconds: int | None = Field(
         None, ge=1, le=315_360_000, description="seconds of the run that end it, as max_seconds of config"
@@ -200,8 +200,8 @@ class TrainingRunSpec(Settings):
         None,
         ge=0,
         le=1_000_000,
-        description="restarts of the containers of learner and quantizer, all together, that the run may have; with "
-        "one more it is Failed (default: any number)",
+        description="maximum restarts of the containers of learner and quantizer, all together; with one more restart "
+        "the run is Failed (default: no limit)",
     )
     suspend: bool = Field(False, description="end all pods until it is false again; volumes stay")
     ttlSecondsAfterFinished: int = Field(
@@ -223,7 +223,7 @@ class TrainingRunSpec(Settings):
 
     @property
     def secrets(self) -> list[str]:
-        """The names of the Secrets that pods read besides that of the checkpoints."""
+        """The names of the Secrets that pods read, except the checkpoints' Secret."""
         return list(dict.fromkeys(name for role in self.roles.values() for name in role.pod.secrets))
 
     @property
@@ -233,7 +233,7 @@ class TrainingRunSpec(Settings):
         return self.policyExport is not None or any(part(self.config, section).get(name) for section, name in places)
 
     def settings(self) -> dict[str, Any]:
-        """The run's settings, as --config takes them. Raises UserError for a contradiction."""
+        """The run's settings, as in a file for --config. Raises UserError for a contradiction."""
         named: dict[str, Any] = {"environment": self.environment}
         if self.algorithm is not None:
             named["algorithm"] = self.algorithm
@@ -256,7 +256,7 @@ class TrainingRunSpec(Settings):
         if self.learner.gpu and isinstance(learner, dict):
             if learner.get("device") == "cpu":
                 raise UserError(f"spec.config.learner.device is cpu, but spec.learner.gpu is {self.learner.gpu}")
-            # Without a usable GPU, the learner then ends with a line that says so. With auto it would use the CPU.
+            # Without a usable GPU, the learner then ends with an error. With auto it would silently use the CPU.
             device = learner.get("device", "auto")
             tree["learner"] = {**learner, "device": "cuda" if device == "auto" else device}
         return tree
@@ -271,11 +271,11 @@ class TrainingRun:
     uid: str
     spec: TrainingRunSpec
     queue: dict[str, str] = field(default_factory=dict)
-    """The labels of the object that Kueue reads. The run's workloads and pods have them, too."""
+    """The labels of the object for Kueue. The run's workloads and pods have them, too."""
 
     @classmethod
     def of(cls, manifest: Object) -> "TrainingRun":
-        """The run of an object from the API server. Raises UserError for anything that cannot become a run."""
+        """The run of an object from the API server. Raises UserError if it does not describe a valid run."""
         metadata = part(manifest, "metadata")
         name = check_run_name(str(metadata.get("name", "")))
         tree = manifest.get("spec")
@@ -290,7 +290,7 @@ class TrainingRun:
 
 
 def _check(spec: TrainingRunSpec) -> None:
-    # This section of a file for --config is not part of the run's configuration.
+    # This section of a --config file is not part of the run's configuration.
     tree = {key: value for key, value in spec.settings().items() if key != "process"}
     try:
         config = settings.build(RunConfig, tree)
@@ -301,7 +301,7 @@ def _check(spec: TrainingRunSpec) -> None:
 
 
 def depth_above(tree: object, levels: int) -> bool:
-    """Whether lists and mappings are nested in more than `levels` levels. No depth is too much for this function."""
+    """Whether lists and mappings are nested in more than `levels` levels. Works at any depth."""
     if not isinstance(tree, dict | list):
         return False
     inner = tree.values() if isinstance(tree, dict) else tree

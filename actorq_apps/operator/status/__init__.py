@@ -1,1 +1,1 @@
-"""What the operator says of a run: the status of its TrainingRun, and events."""
+"""The operator's reports about a run: the status of its TrainingRun, and events."""

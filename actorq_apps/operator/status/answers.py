@@ -12,7 +12,7 @@ from actorq_apps.cluster.objects import Object
 from actorq_apps.operator.status.observed_run import is_ready, role_of
 
 _PERIOD_S = 1.0
-# A learner that does not answer for so long counts as gone. Kubernetes then says why.
+# A learner that is silent for this long counts as gone. The reason then comes from Kubernetes.
 _PATIENCE_S = 10.0
 
 _log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 class RunWatch:
     """The newest status of one run. A thread reads it from the learner until the run is over or the learner is gone.
 
-    tell: called from that thread when the state of the run has changed, and when the run is over.
+    tell: called from that thread when the run's state has changed, and when the run is over.
     """
 
     def __init__(self, address: str, certificates: Certificates | None, tell: Callable[[], object]) -> None:
@@ -47,22 +47,22 @@ class RunWatch:
             _log.info("%s: %s", self._address, error)
             self.newest = None
         except Exception:
-            # The operator goes on, and the next look at the run starts another watch.
+            # The operator continues. The next reconciliation of the run starts another watch.
             _log.exception("%s: the watch has failed", self._address)
             self.newest = None
         finally:
             self._client.close()
             self.ended = True
-            # A learner that is gone or refuses is looked at in its turn. At once, a refusal would lead to the next one.
+            # If the learner is gone or refuses, the run waits for its turn. Otherwise one refusal would cause another.
             if self.newest is not None:
                 self._tell()
 
 
 class Answers:
-    """What the learner of one run says, for looks at the run now and then.
+    """The status from one run's learner, for periodic reconciliations.
 
-    tell: as of RunWatch.
-    awaited: whether the learner was asked for the first time, and may still answer. Until then nothing is known of it.
+    tell: as in RunWatch.
+    awaited: whether the first request to the learner is still unanswered. Until then nothing is known about it.
     """
 
     def __init__(self, address: str, tell: Callable[[], object], clock: Callable[[], float]) -> None:

@@ -1,7 +1,7 @@
-"""What the operator says about a run in the status of its TrainingRun: its state, figures and conditions.
+"""Computes the status of a TrainingRun: the run's state, figures and conditions.
 
-Everything here is computed from values, without a cluster. The status of the object is the operator's only memory: a
-run's end, its last figures and the time of each change are read from there.
+All functions work on values, without a cluster. The status of the object is the operator's only memory. It stores a
+run's end, its last figures and the time of each change.
 """
 
 from typing import Any
@@ -15,12 +15,12 @@ from actorq_apps.operator.status.observed_run import FAILED, ObservedRun, is_rea
 
 PENDING, SUSPENDED, INTERRUPTED, REFUSED = "Pending", "Suspended", "Interrupted", "Refused"
 FINAL = ("Solved", "BudgetEnded", "Stopped", FAILED)
-# Reasons of a run that cannot begin until somebody changes something.
+# Reasons why a run cannot begin until somebody changes something.
 HOPELESS = ("InvalidConfiguration", "NameInUse", "KindMissing", "NoSecret")
-# A learner that waited for data longer than this share of the time since the last look is starved.
-# The alert ActorQLearnerStarved has the same share (docs/how-to/monitor.md#alerts).
+# A learner is starved if it waited for data longer than this share of the time since the last reconciliation.
+# The alert ActorQLearnerStarved uses the same share (docs/how-to/monitor.md#alerts).
 _STARVED_SHARE = 0.9
-# A run needs a moment until its actors have joined.
+# The actors of a new run need this time to join.
 _JOINING_S = 30.0
 MESSAGE_CHARACTERS = 1024
 
@@ -43,7 +43,7 @@ def new_status(observed: ObservedRun, fault: Fault | None) -> Object:
         "selector": f"{RUN_LABEL}={metadata['name']},{COMPONENT_LABEL}=actor",
     }
     if live is not None:
-        # The operator may have been away when it began.
+        # The operator may have been down when the run began.
         status.setdefault("startedAt", timestamp(observed.now - live.elapsed_s))
         status["environmentSteps"] = live.environment_steps
         status["elapsedSeconds"] = round(live.elapsed_s, 1)
@@ -87,7 +87,7 @@ def _state(observed: ObservedRun, fault: Fault | None) -> str:
         return SUSPENDED
     if "startedAt" not in observed.before:
         return REFUSED if fault is not None and fault.reason in HOPELESS else PENDING
-    # A ready learner of which this operator has no status yet keeps its state.
+    # If the operator has no status yet from a ready learner, the state stays the same.
     has_learner = any(role_of(each) == "learner" and is_ready(each) for each in observed.pods)
     return earlier if earlier != SUSPENDED and has_learner else INTERRUPTED
 
@@ -103,7 +103,7 @@ def _conditions(observed: ObservedRun, state: str, fault: Fault | None) -> list[
         text = str(kept["Failed"]["message"]) if "finishedAt" in observed.before else _end_of_failed(observed)
         ready, reason, message = False, "BackoffLimitExceeded", text
     elif over:
-        # Nothing is left to do, which is what tools wait for that apply objects (kstatus: Flux, Helm, Argo).
+        # The run is complete. Tools that apply objects wait for this (kstatus: Flux, Helm, Argo).
         ready, reason, message = not text, state, f"the run is over: {state}{f'; {text}' if text else ''}"
     elif observed.suspended and fault is None:
         ready, reason, message = False, SUSPENDED, "spec.suspend is true"
@@ -132,20 +132,20 @@ def _conditions(observed: ObservedRun, state: str, fault: Fault | None) -> list[
         "Solved": (state == "Solved", end, said),
         "Finished": (over, end, said),
         "Failed": (failed, *((reason, text) if failed else ("NotFailed", said))),
-        # What kstatus calls a failure.
+        # kstatus treats this as a failure.
         "Stalled": (failed, *((reason, text) if failed else ("NotFailed", said))),
         "Suspended": (True, SUSPENDED, "spec.suspend is true") if observed.suspended else active,
     }
     made = [_condition(observed, kept.get(kind, {}), kind, *each) for kind, each in conditions.items()]
     if not (observed.awaited or observed.blind) or over or observed.suspended:
         return made
-    # Only the learner can say something else than it said to the operator before.
+    # Only the learner can change what it reported to the operator before.
     asked = ("Training",) if fault else ("Ready", "Training")
     return [kept.get(each["type"], each) if each["type"] in asked else each for each in made]
 
 
 def _end_of_failed(observed: ObservedRun) -> str:
-    """Why a run has failed, with the last end of a container that it knows."""
+    """Why a run has failed, with the last known end of a container."""
     limit, count = part(observed.resource, "spec").get("backoffLimit"), observed.restarts[0]
     said = f"{count} restarts of learner and quantizer, spec.backoffLimit is {limit}"
     ended = [
@@ -158,7 +158,7 @@ def _end_of_failed(observed: ObservedRun) -> str:
 
 
 def _log_command(observed: ObservedRun, fault: Fault) -> str:
-    """Where the reason of a container's end is. Its log may hold secrets, and a status has other readers than logs."""
+    """Where to find the reason of a container's end. The log may hold secrets, and more people can read the status."""
     if fault.container is None:
         return ""
     pod, namespace = fault.subject.removeprefix("pod "), observed.resource["metadata"]["namespace"]

@@ -13,26 +13,26 @@ from actorq_apps.operator.status.conditions import FINAL, INTERRUPTED, MESSAGE_C
 from actorq_apps.operator.status.observed_run import FAILED, ObservedRun, role_of, timestamp
 
 COMPONENT = "actorq-operator"
-# A fault is told again after the run has worked for so long.
+# A fault is reported again after the run has worked for this long.
 _LONG_S = 600.0
-# Reasons of a run that is not ready and has no fault.
+# Reasons of a run that is not ready but has no fault.
 _NO_FAULTS = ("Starting", "BackoffLimitExceeded", INTERRUPTED, SUSPENDED, *FINAL)
 
 
 def new_events(observed: ObservedRun, after: Object, fault: Fault | None) -> list[Object]:
-    """The events of the change to a new status, for the API server. fault: the one that the new status tells.
+    """The events of the change to a new status, for the API server. fault: the fault that the new status reports.
 
-    Their names follow from the change. An operator that was killed before it wrote the status makes the same ones
+    Their names follow from the change. An operator that was killed before it wrote the status creates the same names
     again, and the API server refuses them.
     """
     before = observed.before
     state, earlier = str(after["state"]), before.get("state", "")
     steps = f"at {after.get('environmentSteps', 0):,} environment steps"
     change = (before.get("conditions"), earlier)
-    # Kind, reason, message, and what tells the event from others of its reason.
+    # Kind, reason, message, and a key that distinguishes the event from others with this reason.
     told: list[tuple[str, str, str, object]] = []
     if "startedAt" in after and "startedAt" not in before:
-        # A short run may be over before the status says that it trains.
+        # A short run may be over before its status shows training.
         told.append(("Normal", "Started", f"the learner began at {after['startedAt']}", ""))
     if after.get("policyVersion") and not before.get("policyVersion"):
         told.append(("Normal", "FirstPolicy", "the quantizer serves the first policy", ""))
@@ -56,14 +56,14 @@ def new_events(observed: ObservedRun, after: Object, fault: Fault | None) -> lis
     worked = next((each for each in items(before, "conditions") if each.get("type") == "Ready"), {})
     said, earlier_said = ((each.get("reason"), _shape(str(each.get("message")))) for each in (ready, worked))
     if ready["status"] == "False" and said != earlier_said and ready["reason"] not in _NO_FAULTS:
-        # Once for each fault, however often it comes and goes, and again after the run has worked for long.
+        # Once for each fault, however often it comes and goes. Again after the run has worked for long.
         key = [_about(observed, fault), _worked_since(observed, worked)]
         told.append(("Warning", ready["reason"], ready["message"], key))
     return [_event(observed, *each) for each in told]
 
 
 def of_another_operator(observed: ObservedRun, home: str) -> Object:
-    """The event of a run that the operator in its own namespace looks after. home: the namespace of this operator."""
+    """The event for a run that the operator in its own namespace manages. home: the namespace of this operator."""
     namespace = observed.resource["metadata"]["namespace"]
     message = (
         f"the operator in namespace {namespace} looks after this run, and the one in namespace {home} leaves it alone: "
@@ -73,12 +73,12 @@ def of_another_operator(observed: ObservedRun, home: str) -> Object:
 
 
 def _shape(text: str) -> str:
-    """A message without its numbers, which change while a fault stays: restarts, nodes, bytes."""
+    """A message without its numbers, which may change while the fault stays: restarts, nodes, bytes."""
     return re.sub(r"\d+", "0", text)
 
 
 def _about(observed: ObservedRun, fault: Fault | None) -> str:
-    """What tells a fault from others of its reason. Pods of a role have one and the same."""
+    """A key that distinguishes a fault from others with its reason. The pods of a role share it."""
     if fault is None:
         return ""
     roles = {f"pod {name_of(each)}": role_of(each) for each in observed.pods}
@@ -86,7 +86,7 @@ def _about(observed: ObservedRun, fault: Fault | None) -> str:
 
 
 def _worked_since(observed: ObservedRun, ready: Object) -> str:
-    """When a run began to work that has worked for long; empty otherwise."""
+    """Start of a run's healthy time, if that has lasted long; empty otherwise."""
     since = str(ready.get("lastTransitionTime") or "")
     if ready.get("status") != "True" or observed.now - datetime.fromisoformat(since).timestamp() < _LONG_S:
         return ""

@@ -1,4 +1,4 @@
-"""The objects and the learner's status of a run at one time, and the worst fault that they show."""
+"""The objects and the learner's status of a run at one time, and the worst fault among them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ FAILED = "Failed"
 
 @dataclass(frozen=True)
 class ObservedRun:
-    """What the operator has seen of a run at one time.
+    """The operator's observations of a run at one time.
 
-    resource: the TrainingRun. pods: those that have not ended for good.
-    workloads, volumes: its other objects; those of a list need their kind.
-    live: the status from the learner; None when it does not answer. earlier: that of the reconciliation before.
-    refusal: why the objects of the run could not be made. now: Unix seconds.
-    awaited: whether this operator has asked the learner for the first time, and does not know yet whether it answers.
-    blind: whether the operator may not see workloads and pods. What was known of them stays.
+    resource: the TrainingRun. pods: those that have not ended permanently.
+    workloads, volumes: its other objects; objects from a list need their kind.
+    live: the learner's status; None when it does not answer. earlier: the status at the previous reconciliation.
+    refusal: why the objects of the run could not be created. now: Unix seconds.
+    awaited: whether this operator's first request to the learner is still unanswered.
+    blind: whether the operator may not read workloads and pods. Earlier knowledge about them stays.
     waits: whether the actors have no pods yet, because the learner or the quantizer has no node.
     """
 
@@ -43,17 +43,17 @@ class ObservedRun:
 
     @property
     def before(self) -> Object:
-        """The status that the object has."""
+        """The current status of the object."""
         return part(self.resource, "status")
 
     @property
     def suspended(self) -> bool:
-        """Whether the object asks for no pods at all."""
+        """Whether the object requests no pods at all."""
         return part(self.resource, "spec").get("suspend") is True
 
     @property
     def over(self) -> bool:
-        """Whether the run has ended for good."""
+        """Whether the run has ended permanently."""
         return "finishedAt" in self.before or self.failed or (self.live is not None and self.live.state.final)
 
     @property
@@ -67,9 +67,9 @@ class ObservedRun:
 
     @property
     def restarts(self) -> tuple[int, list[Object]]:
-        """The restarts of learner and quantizer so far, and those of their present pods as the status has them.
+        """The restarts of learner and quantizer so far, and those of their current pods in the form of the status.
 
-        A pod that moves to another node begins at 0. What the earlier one had is in the status.
+        A pod that moves to another node begins at 0. The status stores the restarts of earlier pods.
         """
         total, counted = int(self.before.get("restarts") or 0), items(self.before, "restartsOfPods")
         if self.blind:
@@ -85,21 +85,21 @@ class ObservedRun:
 
     @property
     def resting(self) -> tuple[str, ...]:
-        """The components that have no pods now."""
+        """The components that must have no pods now."""
         if self.suspended or self.failed:
             return (*CORE, *WORKERS)
         return WORKERS if self.over or self.waits else ()
 
 
 def find_fault(observed: ObservedRun) -> Fault | None:
-    """The most important reason why the run does not work; None when nothing is known to be wrong."""
+    """The most important reason why the run does not work; None when no fault is known."""
     if observed.refusal is not None:
         return observed.refusal
     if observed.suspended or observed.over:
         return None
     fatal, bearable = serious(observed.pods, observed.now)
     found = [fault for fault in fatal if fault.reason != UNSCHEDULABLE]
-    # A pod without a volume is unschedulable, too: the volume tells more.
+    # A pod without a volume is unschedulable, too, but the volume's fault has more details.
     found += [fault for each in observed.volumes if (fault := volume_fault(each, observed.events, observed.now))]
     lacking = [each for each in observed.workloads if lacks_pods(each)]
     found += [fault for each in lacking if (fault := workload_fault(each, observed.events))]
@@ -108,9 +108,9 @@ def find_fault(observed: ObservedRun) -> Fault | None:
 
 
 def waits(pods: Sequence[Object], workloads: Sequence[Object]) -> bool:
-    """Whether actors, relays and evaluator must have no pods yet: those that they wait for have no node.
+    """Whether actors, relays and evaluator must have no pods yet: a component that they wait for has no node.
 
-    Once one of them may have pods, they keep them, also while the learner moves. workloads: those of the run.
+    Once one of them may have pods, they keep them, even while the learner moves. workloads: the run's workloads.
     """
     working = any(component_of(each) in WORKERS and part(each, "spec").get("replicas") != 0 for each in workloads)
     staying = [each for each in pods if not each["metadata"].get("deletionTimestamp")]
@@ -136,5 +136,5 @@ def is_ready(pod: Object) -> bool:
 
 
 def timestamp(seconds: float) -> str:
-    """Unix seconds as Kubernetes writes times."""
+    """Unix seconds in the time format of Kubernetes."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
