@@ -1,4 +1,4 @@
-"""A small service in a real process, for the tests of how a process lives."""
+"""A small service in a real process, for tests of the life of a process."""
 
 import json
 import os
@@ -90,7 +90,7 @@ sys.exit(code)
 
 
 class SmallProcess:
-    """The process, and what it says."""
+    """The process and its output."""
 
     def __init__(self, folder: Path) -> None:
         self._script = folder / "small.py"
@@ -111,12 +111,12 @@ class SmallProcess:
         assert self.process.stdout.readline() == f"{expected}\n"
 
     def read_log(self, *facts: str) -> None:
-        """Wait for a line of the log with these facts."""
+        """Wait for a log line with these facts."""
         assert self.process
         assert any(all(fact in line for fact in facts) for line in self.process.stderr)
 
     def metrics(self) -> str:
-        """Where it says that its metrics are."""
+        """The address of its metrics."""
         assert self.process
         found = (re.search(r"metrics on (http://\S+)/metrics$", line) for line in self.process.stderr)
         return next(match[1] for match in found if match)
@@ -138,7 +138,7 @@ class SmallProcess:
         return announced
 
     def end(self) -> tuple[int, list[str]]:
-        """Its exit code, and what it wrote on standard error."""
+        """Its exit code and its standard error."""
         assert self.process
         lines = self.process.stderr.read().splitlines()
         return self.process.wait(TIMEOUT_S), lines

@@ -1,4 +1,4 @@
-"""A process finds out what its processor computes exactly, and policies act the same on every processor."""
+"""A process measures which products its processor computes exactly. Policies act the same on every processor."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.builders.emulation import without_dot_product
 from tests.quantizer_service.policy_graphs import GRAPHS
 from tests.quantizer_service.policy_runs import all_outputs_of, emission, random_inputs, random_parameters
 
-# What another processor's arithmetic is, and the first output of each model in the folder.
+# Simulated arithmetic of another processor, and the first output of each model in the folder.
 SCRIPT = """
 import json, sys
 from pathlib import Path
@@ -54,9 +54,9 @@ for encoding in ("signed", "unsigned"):
     sums[encoding] = [int(np.unique(output).item()) for output in outputs]
 print(json.dumps(sums))
 """
-# Of 64 products of 127 and 255. In 16 bits the sum of a pair of them is 32,767 instead of 64,770.
+# Sum of 64 products of 127 and 255. In 16 bits the sum of two such products is 32,767 instead of 64,770.
 EXACT, SATURATED = 64 * 127 * 255, 32 * 32_767
-# The scale of the convolution's outputs. The exact sum is 255 of it.
+# The scale of the convolution's outputs. The exact sum is 255 times this scale.
 STEP = EXACT // 255
 
 
@@ -97,7 +97,7 @@ def saturation_model() -> bytes:
     return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
 
 
-def test_the_probes_are_those_that_their_module_makes() -> None:
+def test_the_stored_probes_match_their_module() -> None:
     assert (PROBES / f"{SIGNED}.onnx").read_bytes() == int8_probe()
     assert (PROBES / "int4.onnx").read_bytes() == int4_probe()
 
@@ -105,7 +105,7 @@ def test_the_probes_are_those_that_their_module_makes() -> None:
 def test_rows_for_int4_are_exact_however_a_processor_quantizes_them() -> None:
     rows = int4_feeds()["rows"]
     lowest, highest = rows.min(1, keepdims=True), rows.max(1, keepdims=True)
-    # Around zero as on x86-64, and from the lowest to the highest value as on ARM with a dot product.
+    # The grid around zero as on x86-64, and from lowest to highest as on ARM with a dot product.
     for step in (np.abs(rows).max(1, keepdims=True) / 127, (highest - lowest) / 255):
         np.testing.assert_allclose(np.round(rows / step) * step, rows, atol=1e-5)
 
@@ -117,7 +117,7 @@ def test_this_processor_computes_some_encoding_exactly() -> None:
     assert here.inexact_schemes == ()
 
 
-def test_a_wrong_product_is_found() -> None:
+def test_detects_a_wrong_product() -> None:
     probe = (PROBES / f"{SIGNED}.onnx").read_bytes()
     # One weight of a product differs from that of its reference.
     at = probe.index(b"\x7f" * 16)
@@ -135,7 +135,7 @@ def test_a_wrong_product_is_found() -> None:
         ((SIGNED,), False, SIGNED, ("int4",)),
     ],
 )
-def test_the_fastest_exact_encoding_is_taken(
+def test_uses_the_fastest_exact_encoding(
     exact: tuple[str, ...], int4: bool, encoding: str, inexact: tuple[str, ...]
 ) -> None:
     found = Arithmetic(exact, int4)
@@ -159,7 +159,7 @@ def test_without_a_dot_product_sums_of_signed_weights_saturate_and_those_of_unsi
 
 
 @pytest.mark.timeout(300)
-def test_without_a_dot_product_every_scheme_acts_as_with_one(tmp_path: Path) -> None:
+def test_every_scheme_gives_the_same_actions_without_a_dot_product(tmp_path: Path) -> None:
     expected = {}
     for name in ("mlp", "nature cnn"):
         source = GRAPHS[name]
@@ -169,7 +169,7 @@ def test_without_a_dot_product_every_scheme_acts_as_with_one(tmp_path: Path) -> 
         for scheme in SCHEMES:
             plan = Plan(Graph.parse(source), scheme_named(scheme), Options(ends=True))
             parameters = random_parameters(source, 1)
-            # Weights of the largest size only, and observations of one sign: pairs of signed products saturate.
+            # Only weights of the largest size, and observations of one sign. Pairs of signed products then saturate.
             extreme = {key: np.sign(value) if value.ndim > 1 else value for key, value in parameters.items()}
             model = emission(plan, extreme).model
             (tmp_path / f"{name}-{scheme}.onnx").write_bytes(model)
@@ -181,5 +181,5 @@ def test_without_a_dot_product_every_scheme_acts_as_with_one(tmp_path: Path) -> 
     for name, outputs in expected.items():
         found = np.load(tmp_path / f"{name}.npy")
         span = float(np.ptp(outputs)) or 1.0
-        # Sums in float32 have another order there.
+        # Float32 sums have another order there.
         np.testing.assert_allclose(found, outputs, rtol=0, atol=1e-5 * span, err_msg=name)

@@ -1,4 +1,4 @@
-"""The clients of the quantizer and of an actor, with services that answer what a test gives them."""
+"""The clients of the quantizer and of an actor, with services whose answers the test chooses."""
 
 import hashlib
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -41,7 +41,7 @@ def descriptor(version: int, model: bytes = MODEL) -> PolicyDescriptor:
 
 
 def policy(version: int, model: bytes = MODEL) -> list[dict[str, Any]]:
-    """The payloads that make up one policy."""
+    """The payloads of one policy."""
     opening = {"policy": wire.descriptor_to_proto(descriptor(version, model))}
     return [opening, *({"part": part} for part in split_blob(model, version))]
 
@@ -51,7 +51,7 @@ CRUMB = {"part": tensor_pb2.BlobPart(chunk=b"1")}
 
 
 class StagedQuantizer(quantizer_pb2_grpc.QuantizerServiceServicer):
-    """Streams the payloads that it was given; knows versions 1 to 5."""
+    """Streams the given payloads. Knows versions 1 to 5."""
 
     def __init__(self, payloads: Sequence[dict[str, Any]] = ()) -> None:
         self._payloads = payloads
@@ -125,7 +125,7 @@ def test_watching_gives_whole_policies_one_after_the_other() -> None:
     ]
 
 
-def test_one_policy_is_got_whole() -> None:
+def test_gets_a_complete_policy() -> None:
     with quantizer(*policy(4)) as client:
         got = client.get("int8", 4)
     assert (got.descriptor, got.model) == (descriptor(4), MODEL)
@@ -178,7 +178,7 @@ def test_another_version_than_the_requested_one_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("served", "highest"), [((5,), 6), ((6,), 6), ((7, 9, 8), 9), ((7, 7), 7)])
-def test_versions_of_a_watch_only_grow(served: tuple[int, ...], highest: int) -> None:
+def test_refuses_a_watch_whose_versions_do_not_grow(served: tuple[int, ...], highest: int) -> None:
     with quantizer(*(payload for version in served for payload in policy(version))) as client:
         watch = client.watch("int8", after_version=6)
         assert [next(watch).descriptor.version for _ in served[:-1]] == list(served[:-1])
@@ -209,7 +209,7 @@ def test_the_fidelity_of_a_version_comes_with_its_description() -> None:
 
 
 class StagedActor(actor_pb2_grpc.ActorServiceServicer):
-    """Runs the episodes that it is asked for in no time."""
+    """Completes requested episodes at once."""
 
     async def Evaluate(  # noqa: N802
         self, request: actor_pb2.EvaluateRequest, context: object
@@ -236,7 +236,7 @@ def test_an_actor_gives_each_episode_and_then_the_evaluation() -> None:
 
 
 @pytest.mark.parametrize("client", [LearnerClient, QuantizerClient, ActorClient])
-def test_a_client_wants_an_address(client: type[LearnerClient]) -> None:
+def test_a_client_needs_a_valid_address(client: type[LearnerClient]) -> None:
     with pytest.raises(UserError, match=r"address.*HOST:PORT.*'nowhere'"):
         client("nowhere")
 
@@ -248,7 +248,7 @@ def test_wait_lasts_until_the_service_comes() -> None:
             waiting.result(TIMEOUT_S)
 
 
-def test_a_call_of_a_closed_client_finds_nobody() -> None:
+def test_a_call_of_a_closed_client_is_unavailable() -> None:
     with serving(StagedLearner()) as stage:
         client = LearnerClient(stage.address)
         client.close()
@@ -259,7 +259,7 @@ def test_a_call_of_a_closed_client_finds_nobody() -> None:
 
 def test_wait_ends_with_the_client(capfd: pytest.CaptureFixture[str]) -> None:
     with reserved_addresses(1) as (address,), ThreadPoolExecutor(1) as pool:
-        # How far the call is when the client closes is left to chance, so this is done often.
+        # The progress of the call at the time of the close is random, so the test repeats this.
         for _ in range(100):
             client = LearnerClient(address)
             waiting = pool.submit(client.wait)

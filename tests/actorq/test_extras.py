@@ -1,4 +1,4 @@
-"""A missing package is one line with the remedy and exit code 2, before any process starts."""
+"""A missing package gives one line with the remedy and exit code 2, before any process starts."""
 
 import os
 import re
@@ -30,7 +30,7 @@ RENAMED = {
 
 @contextmanager
 def environment_without(missing: Collection[str]) -> Iterator[Path]:
-    """The interpreter of a virtual environment with links to all packages that are installed here, but for these."""
+    """The interpreter of a virtual environment that links to all installed packages except these."""
     with TemporaryDirectory() as folder:
         venv.create(folder, symlinks=True)
         installed = Path(sysconfig.get_path("purelib"))
@@ -44,7 +44,7 @@ def environment_without(missing: Collection[str]) -> Iterator[Path]:
 
 
 def link_all(source: Path, target: Path, missing: Collection[str]) -> None:
-    """Fill a folder with links to all that is in another. missing: paths that are left out."""
+    """Fill a folder with links to another folder's content. missing: paths to leave out."""
     target.mkdir(exist_ok=True)
     for path in source.iterdir():
         name = path.name.removesuffix(".py")
@@ -56,7 +56,7 @@ def link_all(source: Path, target: Path, missing: Collection[str]) -> None:
 
 
 def of_module(module: str) -> str:
-    """The name of a module's distribution."""
+    """The name of the distribution that contains a module."""
     return next((name for name, renamed in RENAMED.items() if renamed == module), module.replace("_", "-"))
 
 
@@ -70,7 +70,7 @@ def without(folder: Path, missing: str, *command: str) -> subprocess.CompletedPr
 
 
 def refused(run: subprocess.CompletedProcess[str], what: str, packages: str, remedy: str) -> None:
-    """Check the one line of a command that ended at once: what needs these packages, and how to install them."""
+    """Check the only line of a command that ended at once: what needs these packages, and how to install them."""
     assert run.returncode == 2, run.stderr
     assert run.stdout == ""
     (line,) = run.stderr.splitlines()
@@ -120,7 +120,7 @@ def test_the_modules_of_each_extra_are_those_of_the_project() -> None:
         ("meter", "psutil", "psutil", "actorq"),
     ],
 )
-def test_a_command_without_its_packages_is_one_line(
+def test_a_command_without_its_packages_reports_one_line(
     command: str, missing: str, packages: str, remedy: str, tmp_path: Path
 ) -> None:
     refused(without(tmp_path, missing, "actorq_apps.cli.main", command), f"actorq {command}", packages, remedy)
@@ -137,7 +137,7 @@ def test_a_command_without_its_packages_is_one_line(
         ("actorq_apps.operator", "jsonpatch", "operator", "jsonpatch", "'actorq[operator]'"),
     ],
 )
-def test_a_service_without_its_packages_is_one_line(
+def test_a_service_without_its_packages_reports_one_line(
     service: str, missing: str, role: str, package: str, remedy: str, tmp_path: Path
 ) -> None:
     refused(without(tmp_path, missing, service), role, package, remedy)
@@ -151,7 +151,7 @@ def test_a_service_without_its_packages_is_one_line(
         ("--telemetry.wandb", "x", "wandb", "'actorq[wandb]'"),
     ],
 )
-def test_a_setting_without_its_package_is_one_line(
+def test_a_setting_without_its_package_reports_one_line(
     flag: str, value: str, package: str, remedy: str, tmp_path: Path
 ) -> None:
     run = without(tmp_path, package, "actorq_apps.cli.main", "train", "--environment", "CartPole-v1", flag, value)
@@ -160,7 +160,7 @@ def test_a_setting_without_its_package_is_one_line(
 
 
 @pytest.mark.parametrize("command", ["train", "compare", "quantize"])
-def test_the_help_of_a_command_needs_less(command: str, tmp_path: Path) -> None:
+def test_the_help_of_a_command_needs_fewer_packages(command: str, tmp_path: Path) -> None:
     run = without(tmp_path, "torch,kubernetes,optuna", "actorq_apps.cli.main", command, "--help")
     assert run.returncode == 0, run.stderr
 
@@ -174,12 +174,12 @@ def test_every_command_that_needs_an_extra_names_a_known_one() -> None:
     assert {extra for extras in _EXTRAS.values() for extra in extras} <= MODULES.keys()
 
 
-def test_a_broken_package_is_told_with_its_reason() -> None:
+def test_reports_a_broken_package_with_its_reason() -> None:
     error = ImportError("libgomp.so.1: cannot open shared object file", name="torch")
     assert re.search(
         "the learner.*torch.*libgomp.so.1: cannot open shared object file", str(explain("the learner", error))
     )
 
 
-def test_a_module_of_somebody_else_is_no_package_of_ours() -> None:
+def test_an_unknown_module_belongs_to_no_extra() -> None:
     assert explain("this command", ModuleNotFoundError("No module named 'typo'", name="typo")) is None

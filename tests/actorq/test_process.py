@@ -1,4 +1,4 @@
-"""How a service process lives, with a small service in a real process."""
+"""The life of a service process, tested with a small service in a real process."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def small(tmp_path: Path) -> Iterator[SmallProcess]:
     small.close()
 
 
-def test_a_process_announces_its_address_and_drains_when_told_to(small: SmallProcess) -> None:
+def test_a_process_announces_its_address_and_drains_on_sigterm(small: SmallProcess) -> None:
     small.start("--linger").hear("running")
     announced = small.announced()
     assert small.process
@@ -44,7 +44,7 @@ def test_a_process_announces_its_address_and_drains_when_told_to(small: SmallPro
         assert small.end()[0] == 0
 
 
-def test_a_draining_process_is_alive_but_not_ready_for_those_who_ask_over_http(small: SmallProcess) -> None:
+def test_http_probes_report_a_draining_process_as_alive_but_not_ready(small: SmallProcess) -> None:
     small.start("--linger", "--metrics", "127.0.0.1:0").hear("running")
     metrics = small.metrics()
     assert urllib.request.urlopen(f"{metrics}/readyz", timeout=TIMEOUT_S).status == 200
@@ -153,7 +153,7 @@ def test_a_service_is_alive_before_it_is_ready(small: SmallProcess) -> None:
     assert small.end()[0] == 0
 
 
-def test_a_service_without_progress_is_not_alive_for_those_who_ask(small: SmallProcess) -> None:
+def test_probes_report_a_service_without_progress_as_not_alive(small: SmallProcess) -> None:
     small.start("--hanging", "--metrics", "127.0.0.1:0").hear("running")
     metrics, status = small.metrics(), health_pb2.HealthCheckResponse
     with open_channel(small.announced()["address"]) as channel:
@@ -212,7 +212,7 @@ def test_a_service_runs_without_an_announcement_on_a_full_disk(small: SmallProce
     assert any("small.json" in line and "No space left" in line for line in lines)
 
 
-def test_work_that_fails_is_one_line_and_exit_code_1(small: SmallProcess) -> None:
+def test_failed_work_reports_one_line_and_exit_code_1(small: SmallProcess) -> None:
     code, lines = small.start("--fail", "run").end()
     assert code == 1
     assert lines[-1] == "error: the work failed"
@@ -240,7 +240,7 @@ def test_the_end_of_a_process_has_a_code_and_at_most_a_line(
     assert capsys.readouterr().err == shown
 
 
-def test_a_bug_is_not_swallowed() -> None:
+def test_a_bug_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError):
         main(raising(ZeroDivisionError()))
 

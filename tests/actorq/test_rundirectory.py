@@ -21,7 +21,7 @@ def test_a_new_directory_is_named_after_environment_and_time_and_is_unused(tmp_p
     assert new_run_directory("ALE/Pong-v5", NOW, tmp_path).root.name == "ALE-Pong-v5-20260102-030405-2"
 
 
-def test_an_environment_id_cannot_lead_out_of_the_runs(tmp_path: Path) -> None:
+def test_an_environment_id_cannot_escape_the_runs_folder(tmp_path: Path) -> None:
     assert new_run_directory("../../etc", NOW, tmp_path).root.parent == tmp_path
 
 
@@ -32,7 +32,7 @@ def test_the_configuration_that_was_written_is_read_again(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("damage", [b"", b"environment: [", b"\xff\xff", b"seed: 9\n"])
-def test_a_damaged_configuration_is_told_and_its_copy_counts(
+def test_reports_a_damaged_configuration_and_uses_its_copy(
     tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = RunDirectory(tmp_path / "run")
@@ -43,7 +43,7 @@ def test_a_damaged_configuration_is_told_and_its_copy_counts(
     assert "config.copy.yaml" in caplog.text
 
 
-def test_no_byte_of_a_configuration_can_change_its_settings(tmp_path: Path) -> None:
+def test_detects_every_changed_byte_of_a_configuration(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     run.create(RunConfig(seed=7))
     data = run.config.read_bytes()
@@ -96,14 +96,14 @@ def test_the_newest_run_is_the_active_one_whose_addresses_were_written_last(tmp_
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"learner": 1}'])
-def test_broken_addresses_are_named(tmp_path: Path, text: str) -> None:
+def test_names_a_damaged_file_of_addresses(tmp_path: Path, text: str) -> None:
     run = RunDirectory(tmp_path)
     run.addresses.write_text(text)
     with pytest.raises(InvalidInputError, match=r"addresses\.json"):
         run.read_addresses()
 
 
-def test_a_summary_that_cannot_be_read_is_no_summary(tmp_path: Path) -> None:
+def test_treats_an_unreadable_summary_as_missing(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     assert run.read_summary() == {}
     run.summary.write_text('{"solved": tr')
@@ -142,7 +142,7 @@ def test_the_next_launcher_waits_for_the_processes_of_the_last_one(tmp_path: Pat
 
 
 @pytest.mark.parametrize("keep_logs", [False, True])
-def test_the_folder_of_a_run_that_never_began_is_free_for_the_corrected_one(tmp_path: Path, keep_logs: bool) -> None:
+def test_the_folder_of_a_run_that_never_began_can_be_used_again(tmp_path: Path, keep_logs: bool) -> None:
     run = RunDirectory(tmp_path / "run")
     run.create(RunConfig())
     run.log("learner").write_text("Traceback")

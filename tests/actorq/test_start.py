@@ -1,4 +1,4 @@
-"""A process starts without what only slows its imports, and ends with the code of its function."""
+"""A process starts with fast imports, and ends with the exit code of its function."""
 
 import gc
 import os
@@ -39,7 +39,7 @@ def test_the_function_runs_with_garbage_collection_and_its_module_was_imported_w
     assert (process.returncode, process.stdout, process.stderr) == (5, "False True 1\n", "")
 
 
-def test_the_threads_of_numpy_are_those_that_the_environment_asks_for(tmp_path: Path) -> None:
+def test_respects_the_number_of_numpy_threads_in_the_environment(tmp_path: Path) -> None:
     assert started(tmp_path, "run", OPENBLAS_NUM_THREADS="3").stdout == "False True 3\n"
 
 
@@ -79,7 +79,7 @@ def test_garbage_is_collected_again_after_a_failed_import(monkeypatch: pytest.Mo
     assert gc.isenabled()
 
 
-# It waits as an import does, in steps. A signal just before one long wait in the kernel would be handled after it.
+# It waits in steps, as an import does. During one long wait in the kernel, a signal would be handled only afterwards.
 SLOW = """
 import os, select, sys
 print(os.getpid(), flush=True)
@@ -106,7 +106,7 @@ def test_sigterm_while_a_service_imports_ends_it(tmp_path: Path, code: int, firs
         number = int(process.stdout.readline())
         assert (number == 1) is first
         if first:
-            # Seen from here it has another number.
+            # Outside, the process has another number.
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             os.kill(int(children[0]), signal.SIGTERM)
         else:
@@ -114,7 +114,7 @@ def test_sigterm_while_a_service_imports_ends_it(tmp_path: Path, code: int, firs
         assert process.wait(60) == code
 
 
-def test_a_command_that_is_ended_by_a_signal_does_not_look_as_if_it_had_succeeded(tmp_path: Path) -> None:
+def test_a_command_ended_by_a_signal_has_an_error_exit_code(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     path = os.pathsep.join((str(tmp_path), str(Path(__file__).parents[2])))
     command = [sys.executable, "-m", "actorq.start", "slow:run"]
@@ -137,7 +137,7 @@ def test_a_command_that_is_ended_by_a_signal_does_not_look_as_if_it_had_succeede
     ],
 )
 def test_each_service_handles_sigterm_before_its_imports(module: str, code: int) -> None:
-    # The first import of a process that is about to import its service says so.
+    # The first import of a process that will import its service.
     script = f"""
 import os, runpy, signal, sys
 from actorq import start

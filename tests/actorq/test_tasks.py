@@ -1,4 +1,4 @@
-"""Work whose caller has left."""
+"""Work whose caller no longer waits."""
 
 import asyncio
 import gc
@@ -16,7 +16,7 @@ from actorq.tasks import may_be_left
         (OSError("no space left"), ["writing version 3", "OSError", "no space left"]),
     ],
 )
-def test_a_fault_of_left_work_is_one_line_and_the_domains_errors_are_none(
+def test_logs_one_line_for_a_bug_and_none_for_domain_errors(
     error: Exception, facts: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail() -> None:

@@ -1,4 +1,4 @@
-"""Calls are timed beside each other, and noise does not decide between them."""
+"""Calls are timed in turns, and noise does not decide between them."""
 
 from collections.abc import Callable
 from itertools import count
@@ -7,12 +7,12 @@ import pytest
 
 from actorq.timing import NOISE, Clocks, fastest, time_calls
 
-# Calls longer than a turn: two to warm up, and two turns of two to see how long they are.
+# Calls longer than a turn: two to warm up, and two turns of two calls to measure them.
 BEFORE = 2 + 2 * 2
 
 
 class Machine:
-    """A processor whose clock moves only when a call computes; real time goes twice as fast."""
+    """A processor whose clock advances only during a call. Real time is twice as fast."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -20,7 +20,7 @@ class Machine:
         self.clocks = Clocks(cpu=lambda: self.now, real=lambda: 2 * self.now)
 
     def call(self, name: str, seconds: Callable[[int], float]) -> Callable[[], None]:
-        """A call that takes so many seconds the nth time, from 0."""
+        """A call whose n-th execution takes this many seconds, counted from 0."""
         times = count()
 
         def compute() -> None:
@@ -41,7 +41,7 @@ def test_each_call_gets_its_own_time(machine: Machine) -> None:
     assert time_calls(calls, clocks=machine.clocks) == pytest.approx(times)
 
 
-def test_a_disturbance_of_a_third_of_the_turns_does_not_count(machine: Machine) -> None:
+def test_ignores_disturbances_of_a_third_of_the_turns(machine: Machine) -> None:
     calls = {
         "disturbed": machine.call("disturbed", lambda i: 1e-3 if i // 40 % 3 == 2 else 4e-6),
         "steady": machine.call("steady", lambda _: 5e-6),
@@ -50,7 +50,7 @@ def test_a_disturbance_of_a_third_of_the_turns_does_not_count(machine: Machine) 
     assert seconds["disturbed"] == pytest.approx(4e-6)
 
 
-def test_a_slow_first_call_does_not_count(machine: Machine) -> None:
+def test_ignores_a_slow_first_call(machine: Machine) -> None:
     calls = {"a": machine.call("a", lambda i: 1.0 if i == 0 else 1e-5), "b": machine.call("b", lambda _: 1e-5)}
     seconds = time_calls(calls, clocks=machine.clocks)
     assert seconds == pytest.approx({"a": 1e-5, "b": 1e-5})
@@ -87,7 +87,7 @@ def test_the_measurement_ends_early_when_one_call_is_left(machine: Machine) -> N
     assert machine.calls.count("a") == machine.calls.count("b") == BEFORE + 2 * 6
 
 
-def test_a_clock_that_stands_still_makes_no_trouble() -> None:
+def test_handles_a_clock_that_does_not_advance() -> None:
     assert time_calls({"a": lambda: None}, clocks=Clocks(cpu=lambda: 0.0, real=lambda: 0.0)) == {"a": 0.0}
 
 
@@ -102,7 +102,7 @@ def test_a_clock_that_stands_still_makes_no_trouble() -> None:
         ({"a": 0.0, "b": 0.0}, ("b",), "b"),
     ],
 )
-def test_the_preferred_of_the_equally_fast_is_taken(
+def test_chooses_the_preferred_of_equally_fast_calls(
     seconds: dict[str, float], preferred: tuple[str, ...], expected: str
 ) -> None:
     assert fastest(seconds, preferred) == expected

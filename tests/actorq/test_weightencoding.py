@@ -1,4 +1,4 @@
-"""Signed and unsigned weights stand for the same numbers, and one is made of the other without a loss."""
+"""Signed and unsigned weights represent the same numbers. Conversion between them is lossless."""
 
 from contextlib import suppress
 

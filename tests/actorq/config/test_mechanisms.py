@@ -1,4 +1,4 @@
-"""Which mechanisms a run has, by its settings, and what makes no sense."""
+"""Settings decide which RLx2 mechanisms a run uses. Useless combinations are refused."""
 
 from dataclasses import replace
 from typing import Any
@@ -42,7 +42,7 @@ def config(
         ("dense", True, True),
     ],
 )
-def test_multi_step_targets_belong_to_rlx2_and_can_be_switched(
+def test_rlx2_turns_multi_step_targets_on_and_the_setting_overrides_it(
     algorithm: str, method: str, switch: bool | None, on: bool
 ) -> None:
     settings = config(algorithm, method, multi_step=switch)
@@ -53,15 +53,15 @@ def test_multi_step_targets_belong_to_rlx2_and_can_be_switched(
     ("algorithm", "n_step", "instead"),
     [("d4pg", 5, ""), ("d4pg", 1, ""), ("dqn", 3, ""), ("td3", 2, r".*td3\.n_step.* 1")],
 )
-def test_algorithms_with_returns_of_several_steps_keep_them(algorithm: str, n_step: int, instead: str) -> None:
+def test_algorithms_with_multi_step_returns_keep_their_returns(algorithm: str, n_step: int, instead: str) -> None:
     returns: dict[str, Any] = {algorithm: {"n_step": n_step}}
     assert config(algorithm, "dense" if algorithm == "dqn" else "rlx2", **returns).multi_step_of(n_step) is None
     with pytest.raises(ValueError, match=f"multi_step.*{algorithm}.*n_step {n_step}{instead}"):
         config(algorithm, multi_step=True, **returns)
 
 
-def test_a_users_own_algorithm_with_returns_of_several_steps_keeps_them() -> None:
-    """What these have is known only once they are made."""
+def test_a_users_algorithm_with_multi_step_returns_keeps_its_returns() -> None:
+    """The steps of its returns are known only once it is created."""
     with pytest.raises(UserError, match=r"multi_step.*own:Algorithm.* 3.*own:Algorithm\.n_step.* 1"):
         config("own:Algorithm", multi_step=True).multi_step_of(n_step=3)
 
@@ -77,7 +77,7 @@ def test_returns_may_have_more_steps_than_segments() -> None:
     ("method", "switch", "on"),
     [("dense", None, False), ("set", None, False), ("rlx2", None, True), ("rlx2", False, False), ("dense", True, True)],
 )
-def test_a_replay_of_dynamic_capacity_belongs_to_rlx2_and_can_be_switched(
+def test_rlx2_turns_dynamic_capacity_on_and_the_setting_overrides_it(
     algorithm: str, method: str, switch: bool | None, on: bool
 ) -> None:
     settings = config(algorithm, method, dynamic=switch)
@@ -91,7 +91,7 @@ def test_rlx2_is_refused_for_dqn_which_has_neither_mechanism() -> None:
     assert config("dqn", "rigl").sparsity.method == "rigl"
 
 
-def test_dynamic_capacity_is_off_with_discrete_actions_and_refused_if_it_is_asked_for() -> None:
+def test_refuses_dynamic_capacity_with_discrete_actions() -> None:
     assert config("own:Algorithm", "rlx2").dynamic_capacity_of(DISCRETE) is None
     with pytest.raises(ValueError, match=r"dynamic_capacity\.enabled.*dqn.*discrete"):
         config("dqn", dynamic=True)
@@ -99,13 +99,13 @@ def test_dynamic_capacity_is_off_with_discrete_actions_and_refused_if_it_is_aske
         config("own:Algorithm", dynamic=True).dynamic_capacity_of(DISCRETE)
 
 
-def test_a_run_too_short_to_forget_anything_is_refused() -> None:
+def test_refuses_dynamic_capacity_in_a_run_too_short_to_drop_transitions() -> None:
     config(dynamic=True, max_environment_steps=7_001).dynamic_capacity_of(CONTINUOUS)
     with pytest.raises(UserError, match=r"dynamic_capacity\.min_size.*max_environment_steps.*7000.* 7000"):
         config(dynamic=True, max_environment_steps=7_000).dynamic_capacity_of(CONTINUOUS)
 
 
-def test_a_replay_without_room_for_more_than_the_smallest_size_is_refused() -> None:
+def test_refuses_a_dynamic_capacity_whose_minimum_fills_the_replay() -> None:
     # 9000 rows: 8 of 9 are transitions; with stacks of 4, 8 of 12.
     config(dynamic=True, min_size=7_999).dynamic_capacity_of(CONTINUOUS)
     with pytest.raises(UserError, match=r"dynamic_capacity\.min_size.* 8000.*9000 rows.* 8000"):

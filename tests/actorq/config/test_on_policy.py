@@ -1,4 +1,4 @@
-"""Settings of on-policy runs: what could never work, or would have no effect, is told before the start."""
+"""Settings of on-policy runs: settings that cannot work or have no effect are reported before the start."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def ppo(**changes: Any) -> RunConfig:
         ),
         ({"queue": {"waiting_rollouts": 0.5}}, r"queue\.waiting_rollouts.* 1.* 0\.5"),
         (
-            # Four segments for the rollouts, and one more, of 8 * 5 rows.
+            # Four segments for the rollouts plus one, of 8 * 5 rows each.
             {"replay": {"capacity": 199}},
             r"replay\.capacity.* 200 .*queue\.waiting_rollouts.*1.* 64 .* 199",
         ),
@@ -46,20 +46,20 @@ def ppo(**changes: Any) -> RunConfig:
         ({"multi_step": True}, "multi_step.*ppo"),
     ],
 )
-def test_settings_that_never_fill_a_rollout_or_have_no_meaning_are_refused(changes: dict[str, Any], fact: str) -> None:
+def test_refuses_settings_that_never_fill_a_rollout_or_have_no_effect(changes: dict[str, Any], fact: str) -> None:
     with pytest.raises(UserError, match=fact) as caught:
         ppo(**changes)
     assert "\n" not in str(caught.value)
 
 
-def test_each_setting_of_the_replay_either_counts_for_a_queue_or_not() -> None:
+def test_every_replay_setting_is_listed_as_used_or_unused_by_queues() -> None:
     of_queues = {"replay.capacity", "replay.clip_rewards", "replay.flush_s", "replay.min_free_bytes"}
     of_replays = {name for name in REPLAY_ONLY if name.startswith("replay.")}
     assert of_queues.isdisjoint(of_replays)
     assert of_queues | of_replays == {f"replay.{name}" for name in ReplayConfig.model_fields}
 
 
-def test_a_queue_with_room_for_the_waiting_rollouts_is_taken() -> None:
+def test_accepts_a_queue_with_room_for_the_waiting_rollouts() -> None:
     config = ppo(queue={"synchronous": True}, actors=2, replay={"capacity": 200})
     assert config.queue.waiting_rows(config.actor.segment_length, 8, 64, 1) == 200
     assert config.queue.waiting_rows(config.actor.segment_length, 8, 64, 4) == 5 * 8 * 8
@@ -73,7 +73,7 @@ def test_settings_of_a_replay_do_not_limit_a_queue() -> None:
     assert RunConfig().on_policy is None
 
 
-def test_the_horizon_is_what_a_resumed_run_keeps() -> None:
+def test_a_resumed_on_policy_run_cannot_change_its_horizon_settings() -> None:
     assert ppo(ppo={"epochs": 10, "discount": 0.99, "gae_lambda": 0.95}).horizon == {
         "actor.segment_length": 4,
         "ppo.rollout_size": 64,

@@ -1,4 +1,4 @@
-"""Presets: below all that is given, valid in every combination, and told by help and documentation."""
+"""Presets: lower precedence than given settings, valid in every combination, shown in help and documentation."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from actorq.config.run_config import RunConfig
 from actorq.config.sections import ReplayConfig
 from actorq.errors import UserError
 
-# An id of each family as its environments are called.
+# An example id of each family.
 IDS = {
     "CartPole": "CartPole-v1",
     "Acrobot": "Acrobot-v1",
@@ -25,7 +25,7 @@ IDS = {
 }
 
 
-def test_every_family_is_tried_here() -> None:
+def test_every_family_has_an_example_in_this_test() -> None:
     assert {name: family_of(environment).name for name, environment in IDS.items()} == {name: name for name in IDS}
     assert list(IDS) == [family.name for family in FAMILIES]
 
@@ -41,7 +41,7 @@ def test_every_family_is_tried_here() -> None:
         ("dm_control/humanoid-run_pure_state", "DM Control"),
     ],
 )
-def test_ids_that_look_alike_are_told_apart(environment: str, family: str) -> None:
+def test_similar_ids_belong_to_the_right_families(environment: str, family: str) -> None:
     assert family_of(environment).name == family
 
 
@@ -51,25 +51,25 @@ def test_every_preset_is_a_valid_run_and_survives_being_written(algorithm: str, 
     config = RunConfig(environment=environment, algorithm=algorithm)
     tree = settings.build(RunConfig, {"environment": environment, "algorithm": algorithm})
     assert tree == config
-    # As config.yaml has it: everything is given, so no preset is left to be taken.
+    # Like config.yaml: every setting is given, so the preset has no effect.
     assert RunConfig.model_validate(config.model_dump(mode="json")) == config
 
 
 @pytest.mark.parametrize("environment", IDS.values(), ids=IDS)
-def test_without_an_algorithm_the_familys_is_taken_with_its_preset(environment: str) -> None:
+def test_uses_the_familys_algorithm_and_preset_if_none_is_given(environment: str) -> None:
     config = RunConfig(environment=environment)
     assert config.algorithm == family_of(environment).algorithm
     assert config == RunConfig(environment=environment, algorithm=config.algorithm)
 
 
-def test_nothing_given_is_cartpole_with_the_defaults() -> None:
+def test_the_default_run_is_cartpole_with_default_settings() -> None:
     config = RunConfig()
     assert (config.environment, config.algorithm) == ("CartPole-v1", "dqn")
     assert config.dqn == DQNConfig()
     assert config.replay == ReplayConfig()
 
 
-def test_given_settings_count_and_the_others_are_those_of_the_preset() -> None:
+def test_given_settings_override_the_preset() -> None:
     below = RunConfig(environment="dm_control/walker-walk")
     given = {"environment": "dm_control/walker-walk", "d4pg": {"n_step": 3}, "replay": {"capacity": 50_000}}
     config = settings.build(RunConfig, given)
@@ -79,24 +79,24 @@ def test_given_settings_count_and_the_others_are_those_of_the_preset() -> None:
     assert config.d4pg == below.d4pg.model_copy(update={"n_step": 3})
 
 
-def test_a_section_that_is_given_as_an_object_is_given_whole() -> None:
+def test_a_section_given_as_an_object_replaces_the_whole_preset_section() -> None:
     config = RunConfig(environment="dm_control/walker-walk", replay=ReplayConfig(min_size=7))
     assert config.replay == ReplayConfig(min_size=7)
 
 
-def test_an_algorithm_of_ones_own_has_the_defaults() -> None:
+def test_a_users_algorithm_gets_the_default_settings() -> None:
     config = RunConfig(environment="dm_control/walker-walk", algorithm="mine:Mine")
     assert config == RunConfig().model_copy(update={"environment": config.environment, "algorithm": "mine:Mine"})
 
 
-def test_one_preset_is_not_changed_by_another() -> None:
+def test_changing_one_preset_leaves_the_others_unchanged() -> None:
     before = preset("sac", "HalfCheetah-v5")
     preset("sac", "Pendulum-v1")["replay"]["capacity"] = 5
     assert preset("sac", "HalfCheetah-v5") == before
     assert preset("sac", "Pendulum-v1")["replay"]["capacity"] == 50_000
 
 
-def test_a_wrong_value_of_a_setting_that_chooses_the_preset_is_told() -> None:
+def test_reports_a_wrong_value_of_a_setting_that_chooses_the_preset() -> None:
     with pytest.raises(UserError, match=r"'environment'.* 5"):
         settings.build(RunConfig, {"environment": 5})
     with pytest.raises(UserError, match=r"'replay'.* 5"):

@@ -22,7 +22,7 @@ COMMANDS = (TrainSettings, EvaluateSettings, StatusSettings, ResetSettings, Cert
 OF_A_RUN = {leaf.variable for leaf in settings.leaves(RunConfig)}
 
 
-def test_the_list_of_process_settings_is_that_of_all_models() -> None:
+def test_the_list_of_process_settings_matches_all_models() -> None:
     declared = {
         leaf.path[0]
         for model in (ProcessSettings, *SERVICES, *COMMANDS)
@@ -43,7 +43,7 @@ def test_a_service_accepts_the_settings_of_the_others(model: type[Settings], mon
     assert of_service.model_fields_set == declared
 
 
-def test_no_setting_looks_like_a_variable_that_kubernetes_makes() -> None:
+def test_no_setting_has_the_name_of_a_kubernetes_variable() -> None:
     for model in (RunConfig, ProcessSettings, *SERVICES, *COMMANDS):
         for leaf in settings.leaves(model):
             with pytest.raises(UserError, match=leaf.variable):

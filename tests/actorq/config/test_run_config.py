@@ -21,7 +21,7 @@ from actorq.process import ProcessSettings, parse_arguments
 
 
 class StoreSettings(Settings):
-    """Settings of one service only."""
+    """Settings that only one service has."""
 
     store: Path = Field(Path("policies"), description="folder of the store")
 
@@ -43,7 +43,7 @@ def written(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_a_process_takes_its_settings_from_the_file_the_environment_and_flags(
+def test_a_process_reads_its_settings_from_file_environment_and_flags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path, "actors: 3\nreplay: {capacity: 70000, min_size: 7}\nactor: {segment_length: 5}\n")
@@ -58,7 +58,7 @@ def test_a_process_takes_its_settings_from_the_file_the_environment_and_flags(
     assert process == ProcessSettings(listen="127.0.0.1:7", lifeline=True)
 
 
-def test_the_file_holds_the_settings_of_all_the_processs_models_under_process(tmp_path: Path) -> None:
+def test_reads_all_settings_of_the_process_from_the_process_section(tmp_path: Path) -> None:
     path = written(tmp_path, "seed: 9\nprocess: {name: here, store: /data, listen: '0.0.0.0:50051'}\n")
     config, process, store = parsed("--config", path)
     assert config.seed == 9
@@ -80,7 +80,7 @@ def test_the_file_holds_the_settings_of_all_the_processs_models_under_process(tm
             f"actor: {{max_segment_bytes: {MAX_SEGMENT_BYTES + 1}}}",
             rf"'actor\.max_segment_bytes'.* {MAX_SEGMENT_BYTES:,}.* {MAX_SEGMENT_BYTES + 1}",
         ),
-        # The messages to actors could not hold these.
+        # These would not fit into the messages to actors.
         (
             f"actor: {{max_steps_per_policy: {2**32}}}",
             rf"'actor\.max_steps_per_policy'.* {2**32 - 1:,}.* {2**32}",
@@ -96,7 +96,7 @@ def test_the_file_holds_the_settings_of_all_the_processs_models_under_process(tm
         ("exploration: {noise: 1.0e+31}", r"'exploration\.noise'.* 1e9.* 1e\+31"),
     ],
 )
-def test_a_wrong_setting_in_the_file_is_told_in_one_line(text: str, fact: str, tmp_path: Path) -> None:
+def test_reports_a_wrong_setting_in_the_file_in_one_line(text: str, fact: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=fact) as caught:
         parsed("--config", written(tmp_path, text))
     assert "\n" not in str(caught.value)
@@ -114,7 +114,7 @@ def test_the_help_lists_every_setting_with_its_description_and_default(capsys: p
             assert "(default: )" not in leaf.help
             # A run's defaults depend on its preset.
             expected = (leaf.field.description or "") if model is RunConfig else leaf.help
-            # argparse breaks lines also at hyphens and slashes.
+            # argparse also breaks lines at hyphens and slashes.
             assert expected.replace("%%", "%").replace(" ", "") in shown.replace(" ", "")
 
 
@@ -124,7 +124,7 @@ def test_every_section_and_setting_is_described_and_its_default_is_valid() -> No
     assert RunConfig.model_validate(RunConfig().model_dump()) == RunConfig()
 
 
-def test_a_description_names_the_unit_that_the_name_tells() -> None:
+def test_the_description_names_the_unit_in_the_settings_name() -> None:
     units = {"_s": "seconds", "_bytes": "bytes", "_watts": " W", "_updates": "updates", "_steps": "steps"}
     for model in (RunConfig, ProcessSettings):
         for leaf in settings.leaves(model):
@@ -132,7 +132,7 @@ def test_a_description_names_the_unit_that_the_name_tells() -> None:
                 assert not leaf.path[-1].endswith(ending) or unit in (leaf.field.description or ""), leaf.path
 
 
-def test_settings_of_the_run_and_of_the_process_are_told_apart_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_separates_settings_of_the_run_and_of_the_process(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):
         parsed("--help-all")
     lines = capsys.readouterr().out.splitlines()
@@ -179,7 +179,7 @@ def test_the_written_configuration_gives_the_same_run(
         (' {"nested": {"rate": 1}}', {"nested": {"rate": 1}}),
     ],
 )
-def test_settings_of_an_algorithm_from_outside_are_told_in_one_text(
+def test_parses_settings_of_a_users_algorithm_from_one_text(
     text: str, expected: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outside = ("--algorithm", "my_module:Mine")
@@ -200,7 +200,7 @@ def test_settings_of_an_algorithm_from_outside_are_told_in_one_text(
         ("", ()),
     ],
 )
-def test_the_arguments_of_an_environment_are_told_in_one_text(
+def test_parses_the_arguments_of_an_environment_from_one_text(
     text: str, expected: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, *_ = parsed("--environment-args", "gravity=5.0,shape=[2,2]", "--environment-wrappers", text)
@@ -233,13 +233,13 @@ def test_wrong_arguments_of_an_environment_are_refused_in_one_line(flag: str, te
 
 
 @pytest.mark.parametrize("text", ["fast", "rate:1", "{rate: 1", "[1]", "", "{[1]: 2}"])
-def test_a_text_that_names_no_settings_is_refused_in_one_line(text: str) -> None:
+def test_refuses_a_text_without_settings_in_one_line(text: str) -> None:
     with pytest.raises(UserError, match=f"'algorithm_args'.*NAME=VALUE.*'{re.escape(text)}'") as caught:
         parsed("--algorithm", "my_module:Mine", "--algorithm-args", text)
     assert "\n" not in str(caught.value)
 
 
-def test_algorithm_args_of_our_own_algorithm_are_refused_with_the_name_of_its_section() -> None:
+def test_algorithm_args_of_a_built_in_algorithm_name_its_section() -> None:
     with pytest.raises(UserError, match=r"algorithm_args.*--dqn\."):
         parsed("--algorithm", "dqn", "--algorithm-args", "n_step=3")
 
@@ -252,13 +252,13 @@ def config_of(actors: int, environments: int) -> RunConfig:
     )
 
 
-def test_one_actor_explores_on_the_whole_ladder() -> None:
+def test_one_actor_explores_with_all_rates() -> None:
     assert config_of(1, 4).exploration_of(0, 0).epsilons == pytest.approx(
         (0.4, 0.4 ** (1 + 7 / 3), 0.4 ** (1 + 14 / 3), 0.4**8), rel=1e-12
     )
 
 
-def test_two_actors_share_the_ladder_rung_by_rung() -> None:
+def test_two_actors_alternate_over_the_rates() -> None:
     config = config_of(2, 2)
     first, second = config.exploration_of(0, 0).epsilons, config.exploration_of(1, 0).epsilons
     assert first == pytest.approx((0.4, 0.4 ** (1 + 14 / 3)), rel=1e-12)
@@ -266,7 +266,7 @@ def test_two_actors_share_the_ladder_rung_by_rung() -> None:
     assert sorted((*first, *second), reverse=True) == list(config_of(1, 4).exploration_of(0, 0).epsilons)
 
 
-def test_an_actor_beyond_the_configured_number_shares_anothers_rungs() -> None:
+def test_an_extra_actor_shares_the_rates_of_another() -> None:
     config = config_of(2, 8)
     assert config.exploration_of(2, 0).epsilons == config.exploration_of(0, 0).epsilons
     assert config.exploration_of(5, 0).epsilons == config.exploration_of(1, 0).epsilons
@@ -286,7 +286,7 @@ def test_a_single_environment_explores_at_the_base_rate() -> None:
         ("false", "none", False),
     ],
 )
-def test_rounding_is_compensated_unless_training_reproduces_it(asked: str, aware: str, compensates: bool) -> None:
+def test_compensates_rounding_except_in_quantization_aware_training(asked: str, aware: str, compensates: bool) -> None:
     environment = {"ACTORQ_QUANTIZER__COMPENSATE": asked, "ACTORQ_LEARNER__QUANTIZATION_AWARE_AFTER": aware}
     config = settings.build(RunConfig, settings.from_environment(RunConfig, environment))
 
@@ -295,14 +295,14 @@ def test_rounding_is_compensated_unless_training_reproduces_it(asked: str, aware
 
 
 @pytest.mark.parametrize("most", [1, 8])
-def test_a_policy_that_is_limited_has_more_steps_than_a_segment(most: int) -> None:
+def test_max_steps_per_policy_must_exceed_the_segment_length(most: int) -> None:
     actor = {"segment_length": 8}
     with pytest.raises(ValueError, match=rf"max_steps_per_policy.*actor\.segment_length.*8.* {most}"):
         RunConfig.model_validate({"actor": {**actor, "max_steps_per_policy": most}})
     assert RunConfig.model_validate({"actor": {**actor, "max_steps_per_policy": 25}}).actor.max_steps_per_policy == 25
 
 
-def test_a_policy_that_is_limited_has_the_steps_that_the_next_one_takes() -> None:
+def test_max_steps_per_policy_must_allow_the_steps_until_the_next_policy() -> None:
     # 40 updates of 64 samples, 8 of them for each step: 320 steps of 16 environments.
     given = {
         "actors": 2,
@@ -329,7 +329,7 @@ def test_a_policy_that_is_limited_has_the_steps_that_the_next_one_takes() -> Non
         ({"algorithm": "impala", "impala": {"squash": True}}, "squashed"),
     ],
 )
-def test_an_on_policy_algorithm_says_how_actions_are_drawn(changes: dict[str, Any], sampling: str) -> None:
+def test_an_on_policy_algorithm_determines_the_sampler(changes: dict[str, Any], sampling: str) -> None:
     assert RunConfig.model_validate(changes).sampling == sampling
 
 

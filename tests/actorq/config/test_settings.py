@@ -1,4 +1,4 @@
-"""Settings of a small tree: where they come from, who wins, and what a person is told about a mistake."""
+"""Settings of a small tree: their sources, the order of precedence, and the errors for mistakes."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -59,7 +59,7 @@ def test_without_anything_all_settings_have_their_defaults(tmp_path: Path) -> No
     assert garden(folder=tmp_path) == Garden()
 
 
-def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+def test_flags_override_the_environment_and_the_environment_overrides_the_file(tmp_path: Path) -> None:
     yaml = "rain_tank: {litres: 1, fill: 0.1, pipes: [1, 2]}\nowner: file\n"
     environment = {"ACTORQ_RAIN_TANK__LITRES": "2", "ACTORQ_RAIN_TANK__FILL": "0.2", "HOME": "/root"}
     result = garden(yaml, environment, ("--rain-tank.litres", "3"), folder=tmp_path)
@@ -73,7 +73,7 @@ def test_a_setting_has_the_same_name_in_yaml_the_environment_and_flags() -> None
 
 
 @pytest.mark.parametrize("text", ["5", "5,", " 5 ,"])
-def test_a_tuple_of_one_is_read(text: str, tmp_path: Path) -> None:
+def test_reads_a_tuple_of_one_value(text: str, tmp_path: Path) -> None:
     assert garden(flags=("--rain-tank.pipes", text), folder=tmp_path).rain_tank.pipes == (5,)
 
 
@@ -84,13 +84,13 @@ def test_a_tuple_is_read_from_commas(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["none", "None", "NONE"])
-def test_none_takes_back_what_the_file_set(text: str, tmp_path: Path) -> None:
+def test_none_resets_a_setting_of_the_file(text: str, tmp_path: Path) -> None:
     yaml = "rain_tank: {power_watts: 40, lid: lid.svg}"
     result = garden(yaml, {"ACTORQ_RAIN_TANK__LID": text}, ("--rain-tank.power-watts", text), folder=tmp_path).rain_tank
     assert (result.power_watts, result.lid) == (None, None)
 
 
-def test_none_is_a_text_where_nothing_is_optional(tmp_path: Path) -> None:
+def test_none_is_a_plain_text_for_a_required_setting(tmp_path: Path) -> None:
     assert garden(flags=("--owner", "none"), folder=tmp_path).owner == "none"
 
 
@@ -124,15 +124,13 @@ def test_a_switch_has_a_flag_for_on_and_one_for_off(tmp_path: Path) -> None:
         ('owner: a\nkind: "two\\nlines"', r"'kind'.*'two\\nlines'$"),
     ],
 )
-def test_a_wrong_value_is_told_in_one_line_with_the_expected_and_the_given_value(
-    yaml: str, fact: str, tmp_path: Path
-) -> None:
+def test_reports_a_wrong_value_in_one_line_with_the_expected_value(yaml: str, fact: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=fact) as caught:
         garden(yaml, folder=tmp_path)
     assert "\n" not in str(caught.value)
 
 
-def test_a_wrong_value_in_the_environment_or_a_flag_is_told_in_the_same_way(tmp_path: Path) -> None:
+def test_reports_a_wrong_value_in_the_environment_or_a_flag_alike(tmp_path: Path) -> None:
     fact = r"'rain_tank\.litres'.* from 1 to 500, got '-4'$"
     with pytest.raises(UserError, match=fact):
         garden(environment={"ACTORQ_RAIN_TANK__LITRES": "-4"}, folder=tmp_path)
@@ -140,7 +138,7 @@ def test_a_wrong_value_in_the_environment_or_a_flag_is_told_in_the_same_way(tmp_
         garden(flags=("--rain-tank.litres", "-4"), folder=tmp_path)
 
 
-def test_an_unknown_variable_with_our_prefix_is_refused_and_the_nearest_named(tmp_path: Path) -> None:
+def test_refuses_an_unknown_variable_and_suggests_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"ACTORQ_RAIN_TANK__LITERS .*'ACTORQ_RAIN_TANK__LITRES'"):
         garden(environment={"ACTORQ_RAIN_TANK__LITERS": "4", "OTHER": "1"}, folder=tmp_path)
 
@@ -158,11 +156,11 @@ def test_an_unknown_variable_with_our_prefix_is_refused_and_the_nearest_named(tm
         "LEARNER_PORT_50051_TCP_ADDR",
     ],
 )
-def test_variables_that_kubernetes_makes_of_its_services_are_left_alone(name: str, tmp_path: Path) -> None:
+def test_ignores_variables_that_kubernetes_sets_for_services(name: str, tmp_path: Path) -> None:
     assert garden(environment={f"ACTORQ_{name}": "tcp://10.0.0.1:50051"}, folder=tmp_path) == Garden()
 
 
-def test_settings_of_other_programs_may_stand_beside_but_slips_in_them_are_found() -> None:
+def test_accepts_settings_of_other_programs_but_checks_their_names() -> None:
     settings.check_environment((Garden,), {"ACTORQ_STORE": "x"}, elsewhere=("store",))
     with pytest.raises(UserError, match=r"ACTORQ_STOER .*'ACTORQ_STORE'"):
         settings.check_environment((Garden,), {"ACTORQ_STOER": "x"}, elsewhere=("store",))
@@ -178,7 +176,7 @@ def test_settings_of_other_programs_may_stand_beside_but_slips_in_them_are_found
         (("--own", "me"), "'--own'.*'--owner'"),
     ],
 )
-def test_a_wrong_flag_is_told_in_one_line(flags: tuple[str, ...], fact: str, tmp_path: Path) -> None:
+def test_reports_a_wrong_flag_in_one_line(flags: tuple[str, ...], fact: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"{fact}.*garden --help") as caught:
         garden(flags=flags, folder=tmp_path)
     assert "\n" not in str(caught.value)
@@ -195,7 +193,7 @@ def test_a_wrong_flag_is_told_in_one_line(flags: tuple[str, ...], fact: str, tmp
         (("--watered=on", "--owner", "false"), True),
     ],
 )
-def test_a_switch_takes_a_value_too(flags: tuple[str, ...], watered: bool, tmp_path: Path) -> None:
+def test_a_switch_also_accepts_a_value(flags: tuple[str, ...], watered: bool, tmp_path: Path) -> None:
     assert garden(flags=flags, folder=tmp_path).watered is watered
 
 
@@ -221,7 +219,7 @@ BOMB = b"a0: &a0 [1]\n" + b"".join(
         (b"- herbs", "list"),
     ],
 )
-def test_a_file_that_holds_no_settings_is_refused_in_one_line(content: bytes, fact: str, tmp_path: Path) -> None:
+def test_refuses_a_file_without_settings_in_one_line(content: bytes, fact: str, tmp_path: Path) -> None:
     path = tmp_path / "broken.yaml"
     path.write_bytes(content)
     with pytest.raises(UserError, match=f"--config.*{path}.*{fact}") as caught:
@@ -244,7 +242,7 @@ def test_settings_are_frozen() -> None:
         Garden().owner = "someone else"  # type: ignore[misc]
 
 
-def test_the_help_tells_descriptions_defaults_and_what_a_value_looks_like(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_shows_descriptions_defaults_and_forms_of_values(capsys: pytest.CaptureFixture[str]) -> None:
     parser = OneLineParser(prog="garden")
     settings.add_flags(parser, Garden)
     with pytest.raises(SystemExit, match=r"^0$"):
@@ -265,7 +263,7 @@ def test_the_help_tells_descriptions_defaults_and_what_a_value_looks_like(capsys
         assert entry in shown
 
 
-def test_yaml_of_settings_gives_equal_settings_again(tmp_path: Path) -> None:
+def test_writing_and_reading_yaml_restores_equal_settings(tmp_path: Path) -> None:
     original = Garden(
         owner="Ada: 'yes'\nno",
         watered=False,
@@ -276,14 +274,14 @@ def test_yaml_of_settings_gives_equal_settings_again(tmp_path: Path) -> None:
     assert settings.build(Garden, settings.from_file(path)) == original
 
 
-def test_a_file_can_be_overridden_by_another_one_in_parts_and_stays_as_it_is() -> None:
+def test_a_file_can_be_overridden_partially_and_is_not_modified() -> None:
     lower = {"rain_tank": {"litres": 7, "fill": 0.7}}
     result = settings.build(Garden, lower, {"rain_tank": {"litres": 8}})
     assert result.rain_tank == Tank(litres=8, fill=0.7)
     assert lower == {"rain_tank": {"litres": 7, "fill": 0.7}}
 
 
-def test_aliases_and_merged_sections_of_usual_size_are_fine() -> None:
+def test_accepts_aliases_and_merged_sections_of_usual_size() -> None:
     text = "base: &base {a: 1, b: 2}\nother: {<<: *base, b: 3}\nlist: [*base, *base]\n"
     assert settings.from_yaml(text) == {
         "base": {"a": 1, "b": 2},

@@ -1,4 +1,4 @@
-"""Settings without effect are told, each with the reason."""
+"""Settings without effect are reported, each with the reason."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,11 +23,11 @@ def in_vain(spec: EnvironmentSpec = CONTINUOUS, **given: Any) -> Mapping[str, st
 
 
 def are_told(told: Mapping[str, str], facts: Mapping[str, str]) -> bool:
-    """Whether these settings and no others are told, each with a reason that has this fact."""
+    """Whether exactly these settings are reported, each with a reason that contains this fact."""
     return told.keys() == facts.keys() and all(fact in told[name] for name, fact in facts.items())
 
 
-def test_the_layout_of_images_is_for_images() -> None:
+def test_image_layout_has_no_effect_without_images() -> None:
     assert are_told(in_vain(image_layout="channels-last"), {"image_layout": "no images"})
     assert in_vain(IMAGES, image_layout="channels-last") == {}
 
@@ -41,7 +41,7 @@ def test_the_layout_of_images_is_for_images() -> None:
         ("sac", ["epsilon", "alpha", "noise"]),
     ],
 )
-def test_exploration_that_an_algorithm_does_not_have_is_told(algorithm: str, told: list[str]) -> None:
+def test_reports_exploration_settings_that_the_algorithm_lacks(algorithm: str, told: list[str]) -> None:
     exploration = {"epsilon": 0.3, "alpha": 3.0, "noise": 0.7, "correlation": 0.5, "random_steps": 7}
     found = in_vain(algorithm=algorithm, environment="Other-v0", exploration=exploration)
     assert are_told(found, {f"exploration.{name}": algorithm for name in told})
@@ -68,12 +68,12 @@ def test_exploration_that_an_algorithm_does_not_have_is_told(algorithm: str, tol
         ({"quantizer": {"gate": {"max_kl": 0.3}}}, "quantizer.gate.max_kl", "dqn"),
     ],
 )
-def test_a_setting_that_another_one_switches_off_is_told(given: dict[str, Any], name: str, fact: str) -> None:
+def test_reports_a_setting_that_another_setting_turns_off(given: dict[str, Any], name: str, fact: str) -> None:
     assert are_told(in_vain(algorithm="dqn", environment="Other-v0", **given), {name: fact})
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "impala"])
-def test_a_setting_for_other_actions_or_observations_is_told(algorithm: str) -> None:
+def test_reports_a_setting_for_other_actions_or_observations(algorithm: str) -> None:
     own = {"squash": True, "log_std": -1.0, "hidden_sizes": (8,), "value_sizes": (8,), "activation": "relu"}
     given: dict[str, Any] = {"algorithm": algorithm, algorithm: own, "normalize_observations": True, "scheme": "fp32"}
     gaussian = {f"{algorithm}.{name}": "discrete" for name in ("squash", "log_std")}
@@ -85,7 +85,7 @@ def test_a_setting_for_other_actions_or_observations_is_told(algorithm: str) -> 
     assert are_told(aware, {"learner.quantization_aware_after": "fp32"})
 
 
-def test_a_setting_that_has_an_effect_is_not_told() -> None:
+def test_does_not_report_a_setting_with_an_effect() -> None:
     sparsity = {"method": "rlx2", "actor": 0.5, "critic": 0.5, "until": 0.5}
     rlx2: dict[str, Any] = {
         "sparsity": sparsity,
@@ -100,7 +100,7 @@ def test_a_setting_that_has_an_effect_is_not_told() -> None:
     assert in_vain(algorithm="own_algorithms:PatientDQN", dqn={"batch_size": 7}) == {}
 
 
-def test_a_preset_has_no_setting_in_vain() -> None:
+def test_presets_contain_no_setting_without_effect() -> None:
     for algorithm in ("dqn", "d4pg", "td3", "sac", "ppo", "impala"):
         for family in FAMILIES:
             environment = family.patterns[0]

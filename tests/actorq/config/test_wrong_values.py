@@ -1,4 +1,4 @@
-"""Wrong values of every setting, as a file or the environment may have them, in this project's own words."""
+"""Wrong values of every setting, from a file or the environment, give errors in this project's own words."""
 
 import re
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_a_long_value_is_cut_in_an_error() -> None:
 
 
 @pytest.mark.parametrize("text", ["1000000", "1_000_000", "1e6", "1E6", "+1e6", " 1.0e6 ", "10e5"])
-def test_a_count_may_be_written_as_large_numbers_are(text: str) -> None:
+def test_accepts_common_notations_of_large_numbers(text: str) -> None:
     assert whole_number(text) == 1_000_000
     tree = settings.from_environment(RunConfig, {"ACTORQ_MAX_ENVIRONMENT_STEPS": text})
     assert settings.build(RunConfig, tree).max_environment_steps == 1_000_000
@@ -111,7 +111,7 @@ def test_a_large_count_is_exact() -> None:
 
 
 @pytest.mark.parametrize("text", ["1.5", "1e-1", "1M", "0x10", "1e9999", "1e", "_1", "", "٣"])
-def test_a_text_that_is_no_whole_number_is_refused(text: str) -> None:
+def test_refuses_a_text_that_is_not_a_whole_number(text: str) -> None:
     with pytest.raises(ValueError, match="expected a whole number"):
         whole_number(text)
     with pytest.raises(UserError, match="'max_environment_steps': expected a whole number from 1 to 1e18, got"):

@@ -1,4 +1,4 @@
-"""Observations of several arrays: where each array is, and what no learner takes."""
+"""Observations of several arrays: the position of each array, and the values that learners refuse."""
 
 import json
 from dataclasses import replace
@@ -15,7 +15,7 @@ from tests.builders.structured import ALL, CATEGORY, IMAGE, NUMBERS, discrete, m
 MASKED = discrete(*ALL, masked=True)
 
 
-def test_each_array_has_bytes_of_its_own_from_a_multiple_of_eight_on() -> None:
+def test_each_array_has_its_own_bytes_aligned_to_eight() -> None:
     found = places(MASKED.leaves)
     assert [place.start % 8 for place in found.values()] == [0] * 5
     assert [place.stop - place.start for place in found.values()] == [12, 240, 50, 4, 5]
@@ -36,7 +36,7 @@ def test_values_written_to_a_view_change_the_bytes_of_its_array_only() -> None:
         assert ((changed[:, 2] >= place.start) & (changed[:, 2] < place.stop)).all()
 
 
-def test_a_policy_sees_the_newest_of_a_stack_and_all_of_its_images() -> None:
+def test_a_policy_gets_all_stacked_images_and_the_newest_of_other_arrays() -> None:
     spec = replace(MASKED, frame_stack=3)
     stacks = random_observations(np.random.default_rng(0), replace(spec, frame_stack=1), 4, 3)
     seen = spec.policy_observations.split(stacks)
@@ -59,7 +59,7 @@ def test_a_policy_sees_the_newest_of_a_stack_and_all_of_its_images() -> None:
         ("action_mask", (0, slice(None)), False),
     ],
 )
-def test_a_value_that_no_learner_takes_is_told_with_the_array(name: str, place: tuple[int, ...], value: float) -> None:
+def test_names_the_array_of_a_value_that_learners_refuse(name: str, place: tuple[int, ...], value: float) -> None:
     packed = random_observations(np.random.default_rng(0), MASKED, 2)
     assert fault_of(MASKED.leaves, packed) == ""
     views(MASKED.leaves, packed)[name][place] = value
@@ -77,7 +77,7 @@ def test_a_spec_survives_json(spec: EnvironmentSpec) -> None:
     assert EnvironmentSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 
 
-def test_the_words_name_each_array() -> None:
+def test_the_description_names_each_array() -> None:
     for leaf in (NUMBERS, IMAGE, CATEGORY):
         assert leaf.name in MASKED.observations_text
     assert "5 choices" in MASKED.observations_text
@@ -113,7 +113,7 @@ def _segment(spec: EnvironmentSpec) -> Segment:
     return Segment(1, columns, (PolicySpan(0, 1, "int8"),))
 
 
-def test_a_segment_with_nan_in_one_array_is_refused_with_its_name() -> None:
+def test_refuses_a_segment_with_nan_and_names_the_array() -> None:
     segment = _segment(MASKED)
     segment.check(MASKED)
     observations = segment.observations.copy()
@@ -123,7 +123,7 @@ def test_a_segment_with_nan_in_one_array_is_refused_with_its_name() -> None:
 
 
 @pytest.mark.parametrize(("part", "value"), [(0, 2), (1, -1), (1, 3)])
-def test_a_segment_with_a_choice_that_a_part_does_not_have_is_refused(part: int, value: int) -> None:
+def test_refuses_a_segment_with_a_choice_out_of_range(part: int, value: int) -> None:
     spec = discrete(NUMBERS, choices=(2, 3))
     segment = _segment(spec)
     segment.check(spec)
@@ -133,7 +133,7 @@ def test_a_segment_with_a_choice_that_a_part_does_not_have_is_refused(part: int,
         segment.with_columns(actions=actions).check(spec)
 
 
-def test_a_choice_beside_continuous_components_is_a_whole_number() -> None:
+def test_a_choice_in_a_mixed_action_is_a_whole_number() -> None:
     spec = mixed(NUMBERS)
     segment = _segment(spec)
     segment.check(spec)

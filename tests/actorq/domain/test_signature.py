@@ -29,7 +29,7 @@ MIXED = Signature(
 )
 
 
-def test_a_signature_comes_back_from_its_text() -> None:
+def test_restores_a_signature_from_its_text() -> None:
     assert Signature.from_text(MIXED.to_text()) == MIXED
 
 
@@ -39,7 +39,7 @@ def test_outputs_are_found_by_their_roles() -> None:
 
 
 @pytest.mark.parametrize("role", [Role.VALUES, Role.LOGITS, Role.ACTIONS, Role.MEAN])
-def test_values_and_logits_are_of_discrete_actions(role: Role) -> None:
+def test_values_and_logits_imply_discrete_actions(role: Role) -> None:
     assert Signature((OBSERVATION,), (Port("first", role),)).is_discrete == (role in (Role.VALUES, Role.LOGITS))
 
 
@@ -84,7 +84,7 @@ def test_spans_out_of_range_are_refused(span: float) -> None:
         Signature((OBSERVATION,), (Port("actions", Role.ACTIONS, spans=(1.0, span)),))
 
 
-def test_the_largest_sizes_and_spans_are_taken() -> None:
+def test_accepts_the_largest_sizes_and_spans() -> None:
     ports = Port("q", Role.VALUES, (MAX_OUTPUT_COMPONENTS,)), Port("a", Role.ACTIONS, spans=(MAX_MAGNITUDE, 1e-30))
     assert Signature((OBSERVATION,), ports).outputs == ports
 
@@ -133,7 +133,7 @@ def test_roles_follow_from_names() -> None:
     assert [port.role for port in signature.outputs] == roles
 
 
-def test_an_only_input_is_an_observation_whatever_its_name() -> None:
+def test_a_single_input_is_an_observation_under_any_name() -> None:
     assert signature_of(("noise",), ("actions",)).inputs == (Port("noise", Role.OBSERVATION),)
 
 
@@ -148,7 +148,7 @@ def test_an_only_input_is_an_observation_whatever_its_name() -> None:
         ("q_values", False, Role.ACTIONS),
     ],
 )
-def test_the_first_output_acts(first: str, discrete: bool | None, role: Role) -> None:
+def test_the_first_output_is_the_action(first: str, discrete: bool | None, role: Role) -> None:
     acting = signature_of(("observation",), (first,), discrete, spans=(2.0,), sizes=(4,)).acting
 
     assert acting == Port(first, role, *(((), (2.0,)) if role is Role.ACTIONS else ((4,), ())))

@@ -1,4 +1,4 @@
-"""Choices of several discrete parts: the best ones, and random ones among those that are allowed."""
+"""Choices of several discrete parts: the best choices, and random allowed choices."""
 
 import numpy as np
 
@@ -20,6 +20,6 @@ def test_random_choices_are_allowed_and_equally_likely() -> None:
     np.testing.assert_allclose(np.bincount(chosen[:, 1], minlength=4) / rows, [1 / 3, 0, 1 / 3, 1 / 3], atol=0.02)
 
 
-def test_the_highest_uniform_number_takes_the_last_allowed_choice() -> None:
+def test_the_highest_uniform_number_gives_the_last_allowed_choice() -> None:
     allowed = np.array([[True, True, False]])
     assert allowed_choices(allowed, np.array([[np.nextafter(1.0, 0.0)]]), (3,)).tolist() == [[1]]

@@ -1,4 +1,4 @@
-"""What a segment must be to be taken."""
+"""The checks of a segment."""
 
 import re
 from dataclasses import replace
@@ -67,11 +67,11 @@ def with_value(column: np.ndarray[Any, Any], value: float) -> np.ndarray[Any, An
 
 
 @pytest.mark.parametrize("spec", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
-def test_a_sound_segment_is_taken(spec: EnvironmentSpec) -> None:
+def test_accepts_a_valid_segment(spec: EnvironmentSpec) -> None:
     segment(spec).check(spec)
 
 
-def test_a_segment_knows_its_size_and_who_acted() -> None:
+def test_a_segment_has_its_size_and_the_policy_version_of_each_step() -> None:
     sound = segment()
     assert (sound.steps, sound.environments, sound.transitions) == (3, 2, 5)
     assert sound.policy_versions().tolist() == [4, 4, 5]
@@ -107,7 +107,7 @@ def test_a_column_of_another_shape_or_dtype_is_refused(name: str, expected: str,
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1.1e9, -3e38])
 @pytest.mark.parametrize("name", ["observations", "actions", "rewards", "log_probabilities"])
 def test_a_number_out_of_range_is_refused(name: str, value: float) -> None:
-    # With the probabilities of drawn values, actions have no bounds of their own.
+    # Segments with probabilities have drawn values, so actions have no bounds.
     drawn = segment(CONTINUOUS, log_probabilities=np.zeros((3, 2), np.float32))
     drawn.check(CONTINUOUS)
     with_value(drawn.columns[name], value)
@@ -116,7 +116,7 @@ def test_a_number_out_of_range_is_refused(name: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("action", [-1, 2, 2**40])
-def test_an_action_that_the_environment_does_not_have_is_refused(action: int) -> None:
+def test_refuses_an_action_outside_the_environments_actions(action: int) -> None:
     actions = with_value(np.zeros((STEPS, ENVIRONMENTS), np.int64), action)
     with pytest.raises(InvalidInputError, match=r"actions.*\[0, 2\)"):
         segment(actions=actions).check(DISCRETE)
@@ -130,7 +130,7 @@ def test_an_action_that_the_environment_does_not_have_is_refused(action: int) ->
         (np.full((3, 2, 1), np.nan, np.float32), r" 1e\+09.* nan"),
     ],
 )
-def test_greedy_actions_must_be_like_actions(column: np.ndarray[Any, Any], fact: str) -> None:
+def test_greedy_actions_must_have_the_form_of_actions(column: np.ndarray[Any, Any], fact: str) -> None:
     segment(CONTINUOUS, greedy_actions=np.zeros((3, 2, 1), np.float32)).check(CONTINUOUS)
     with pytest.raises(InvalidInputError, match=f"greedy_actions.*{fact}"):
         segment(CONTINUOUS, greedy_actions=column).check(CONTINUOUS)
@@ -166,7 +166,7 @@ def test_actions_outside_of_the_bounds_are_refused(action: float) -> None:
     actions[1, 1] = action
     with pytest.raises(InvalidInputError, match=r"actions.*bounds"):
         segment(bounded, actions=actions).check(bounded)
-    # Drawn values, before they are clipped, may be larger.
+    # Drawn values may exceed the bounds before they are clipped.
     segment(bounded, actions=actions, log_probabilities=np.zeros((3, 2), np.float32)).check(bounded)
 
 

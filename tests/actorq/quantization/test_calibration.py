@@ -16,7 +16,7 @@ def normal(*shape: int) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_statistics_are_those_of_numpy(shape: tuple[int, ...]) -> None:
+def test_statistics_match_numpy(shape: tuple[int, ...]) -> None:
     array = normal(*shape)
     rows = array.reshape(-1, shape[-1]).astype(np.float64)
 
@@ -27,7 +27,7 @@ def test_statistics_are_those_of_numpy(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float64])
-def test_statistics_of_other_types_are_of_the_same_values(dtype: type[Any]) -> None:
+def test_statistics_do_not_depend_on_the_dtype(dtype: type[Any]) -> None:
     array = np.random.default_rng(1).integers(0, 256, (50, 3)).astype(dtype)
 
     for statistic in Statistic:
@@ -63,7 +63,7 @@ def test_squares_and_sums_of_large_values_do_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 9])
-def test_chosen_rows_are_as_far_from_each_other_and_of_the_same_place_in_each_tensor(count: int) -> None:
+def test_chooses_evenly_spaced_rows_at_the_same_positions_of_each_tensor(count: int) -> None:
     batch = {"a": np.arange(10.0), "b": np.arange(20).reshape(10, 2)}
 
     chosen = evenly_spaced(batch, count)
@@ -77,7 +77,7 @@ def test_chosen_rows_are_as_far_from_each_other_and_of_the_same_place_in_each_te
 
 
 @pytest.mark.parametrize("count", [10, 11])
-def test_a_batch_of_no_more_rows_is_the_same(count: int) -> None:
+def test_keeps_a_batch_that_has_few_rows(count: int) -> None:
     batch = {"a": np.arange(10.0)}
 
     assert evenly_spaced(batch, count) is batch

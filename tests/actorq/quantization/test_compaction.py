@@ -1,4 +1,4 @@
-"""Units that do not count are taken out, and the policy computes what it did."""
+"""Compaction removes dead units and keeps the policy's function."""
 
 import math
 from collections import Counter
@@ -32,7 +32,7 @@ EPSILON = float(np.finfo(np.float32).eps)
 
 
 def activated(*operators: str) -> PolicyGraph:
-    """Layers of 12 units with these between; the one in the middle has no bias."""
+    """Layers of 12 units with these operators between them. The middle layer has no bias."""
     sizes, value = (OBSERVATION_SIZE, *[12] * len(operators), ACTIONS), "observation"
     nodes: list[onnx.NodeProto] = []
     parameters: dict[str, list[int]] = {}
@@ -56,7 +56,7 @@ def activated(*operators: str) -> PolicyGraph:
 
 
 def residual(width: int = 8) -> PolicyGraph:
-    """x = relu(a o), then x + b x, then the outputs: two layers' units are added."""
+    """x = relu(a o), then x + b x, then the outputs. The units of two layers are added."""
     nodes = [
         helper.make_node("Gemm", ["observation", "a.weight", "a.bias"], ["a"], transB=1),
         helper.make_node("Relu", ["a"], ["x"]),
@@ -82,7 +82,7 @@ def concatenated(width: int = 8) -> PolicyGraph:
 
 
 def branched(width: int = 8) -> PolicyGraph:
-    """Units that one layer reads as they are, and another after a Relu."""
+    """Units that one layer reads directly, and another after a Relu."""
     nodes = [
         helper.make_node("Gemm", ["observation", "a.weight", "a.bias"], ["a"], transB=1),
         helper.make_node("Relu", ["a"], ["x"]),
@@ -108,7 +108,7 @@ NETWORKS: dict[str, PolicyGraph] = {
 
 
 def sparse(source: PolicyGraph, density: float, seed: int) -> Tensors:
-    """Random parameters of which this share is not 0, in matrices; some biases are 0 too."""
+    """Random parameters whose matrices have this share of nonzero values. Some biases are 0, too."""
     rng = np.random.default_rng(seed)
     parameters = random_parameters(source, seed)
     for array in parameters.values():
@@ -127,7 +127,7 @@ def shrunk(source: PolicyGraph, parameters: Tensors) -> tuple[Graph, Tensors, Li
 
 
 def rounding(graph: Graph, parameters: Tensors) -> float:
-    """How far two orders of summation may be apart: each sum of K terms differs by K eps of the sum of magnitudes."""
+    """Largest difference between two orders of summation: each sum of K terms differs by K eps of its magnitudes."""
     magnitude, terms = 4.0, 0
     for name, shape in graph.parameters.items():
         if len(shape) > 1:
@@ -162,13 +162,13 @@ def test_outputs_differ_by_the_order_of_summation_at_most(name: str, density: fl
 
 @settings(max_examples=60, deadline=None)
 @given(density=st.floats(0.02, 0.3), seed=st.integers(0, 2**16))
-def test_nothing_that_is_left_could_be_taken_out_too(density: float, seed: int) -> None:
+def test_no_removable_unit_remains(density: float, seed: int) -> None:
     source = mlp(24, 24, 24)
     found = shrunk(source, sparse(source, density, seed))
     if found is None:
         return
     graph, left, live = found
-    # A unit that is kept for its layer's sake does not count, and is found again.
+    # A dead unit that its layer keeps does not count. It is found again.
     if all(counted.any() for counted in live.alive):
         assert Compactor(graph).live_units(left) is None
 
@@ -179,7 +179,7 @@ def test_without_folded_constants_outputs_of_few_inputs_are_equal_to_the_last_bi
     source, rng = mlp(16, 16), np.random.default_rng(seed)
     parameters = sparse(source, density, seed)
     for i in (0, 1):
-        # Every unit has an input, and nothing reads some of them.
+        # Every unit has an input, and some have no reader.
         parameters[f"layers.{i}.weight"][:, rng.integers(0, 5)] = rng.standard_normal(16)
         parameters[f"layers.{i + 1}.weight"][:, rng.random(16) < 0.4] = 0
     found = shrunk(source, parameters)
@@ -218,14 +218,14 @@ def test_a_unit_without_inputs_becomes_a_bias_and_one_that_nothing_reads_is_drop
     assert Compactor(Graph.parse(source)).widths(live) == {"layers.0": (8, 5)}
 
 
-def test_it_goes_on_until_nothing_changes() -> None:
+def test_repeats_until_nothing_changes() -> None:
     source = mlp(4, 4, 4)
     parameters = random_parameters(source, 1)
-    # Unit 1 of the second layer reads unit 1 of the first only, which reads nothing; unit 1 of the third reads that.
+    # Unit 1 of the first layer has no input. It is the only input of unit 1 of the second layer, and so on.
     parameters["layers.0.weight"][1] = 0
     for layer in (1, 2):
         parameters[f"layers.{layer}.weight"][1] = [0, 1, 0, 0]
-    # Unit 3 of the third is read by nothing, and is all that reads unit 3 of the second.
+    # Unit 3 of the third layer has no reader. It is the only reader of unit 3 of the second layer.
     parameters["layers.3.weight"][:, 3] = 0
     parameters["layers.2.weight"][:3, 3] = 0
 
@@ -235,7 +235,7 @@ def test_it_goes_on_until_nothing_changes() -> None:
     assert [found[0].parameters[f"layers.{i}.weight"] for i in range(4)] == [(3, 5), (2, 3), (2, 2), (ACTIONS, 2)]
 
 
-def test_of_a_policy_without_weights_one_unit_a_layer_stays_and_outputs_are_constant() -> None:
+def test_keeps_one_unit_per_layer_of_a_policy_with_zero_weights() -> None:
     source = mlp(8, 8)
     parameters = random_parameters(source, 1)
     for name, array in parameters.items():
@@ -254,7 +254,7 @@ def test_of_a_policy_without_weights_one_unit_a_layer_stays_and_outputs_are_cons
     )
 
 
-def test_a_constant_counts_for_each_reader_as_it_reads_it() -> None:
+def test_folds_a_constant_into_each_reader() -> None:
     source = branched()
     parameters = random_parameters(source, 1)
     parameters["a.weight"][2] = 0
@@ -279,7 +279,7 @@ def test_a_layer_without_a_bias_gets_one_for_a_constant(layer: str) -> None:
 
     assert found is not None
     graph, left, _ = found
-    # Tanh of nothing is 0 where there is no bias, but which value it has does not change the graph.
+    # Without a bias, the constant is tanh(0) = 0. The graph does not depend on the constant's value.
     assert f"{layer}:folded" in graph.parameters
     feeds = random_inputs(graph, 8)
     expected = Reference(Graph.parse(source)).run(parameters, feeds)["q_values"]
@@ -287,7 +287,7 @@ def test_a_layer_without_a_bias_gets_one_for_a_constant(layer: str) -> None:
     onnx.checker.check_model(graph.model, full_check=True)
 
 
-def test_what_several_layers_read_stays_while_one_of_them_does() -> None:
+def test_a_unit_stays_while_one_of_its_reading_layers_stays() -> None:
     source = dueling(8)
     parameters = random_parameters(source, 1)
     parameters["value.weight"][:, 1:4] = 0
@@ -313,13 +313,13 @@ def test_what_several_layers_read_stays_while_one_of_them_does() -> None:
     ],
     ids=["a normalization", "a sum", "part of a sum", "a concatenation", "an output", "a convolution"],
 )
-def test_units_that_more_than_linear_layers_read_are_left_alone(name: str, layer: str) -> None:
+def test_keeps_units_that_other_operators_read(name: str, layer: str) -> None:
     graph = Graph.parse(NETWORKS[name])
     assert layer in {each.name for each in graph.layers}
     assert layer not in {group.layer.name for group in find_units(graph)}
 
 
-def test_weights_that_several_nodes_use_are_left_alone() -> None:
+def test_keeps_weights_that_several_nodes_share() -> None:
     source = GRAPHS["shared weights"]
     parameters = {name: np.zeros_like(array) for name, array in random_parameters(source, 1).items()}
     graph = Graph.parse(source)
@@ -336,7 +336,7 @@ def test_dense_weights_are_left_as_they_are() -> None:
         assert Compactor(Graph.parse(source)).live_units(random_parameters(source, 1)) is None
 
 
-def test_a_constant_beyond_float32_leaves_the_version_as_it_is() -> None:
+def test_keeps_a_version_whose_folded_constant_exceeds_float32() -> None:
     source = mlp(4)
     parameters = random_parameters(source, 1)
     parameters["layers.0.weight"][1] = 0
@@ -362,7 +362,7 @@ def test_names_and_types_of_inputs_and_outputs_stay() -> None:
     assert shape.elem_type == TensorProto.FLOAT
 
 
-def test_equal_live_have_equal_keys_and_others_have_not() -> None:
+def test_equal_live_units_have_equal_keys_and_others_do_not() -> None:
     source = matmul_mlp(8)
     compactor = Compactor(Graph.parse(source))
 
@@ -375,5 +375,5 @@ def test_equal_live_have_equal_keys_and_others_have_not() -> None:
         return live.key
 
     assert key(1, 3, 4) == key(2, 3, 4)
-    # The same units are left, but only of the second a constant is folded into a layer without a bias.
+    # The same units remain, but only the second has a constant to fold into a layer without a bias.
     assert len({key(1, 3, 4), key(1, 3, 5), key(1, 4, 4)}) == 3

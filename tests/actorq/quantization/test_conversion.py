@@ -1,4 +1,4 @@
-"""Complete models of old opsets, for a batch of 1, or with unlucky names are converted."""
+"""Complete models with old opsets, with a batch of 1, or with unlucky names are converted."""
 
 import numpy as np
 import onnx
@@ -84,7 +84,7 @@ def test_an_old_opset_is_converted(opset: int) -> None:
 
 def test_an_opset_that_the_converter_cannot_convert_is_refused() -> None:
     model = complete_model(mlp(8))
-    # Its Gemm needs a batch that is a number.
+    # Its Gemm needs a constant batch size.
     model.opset_import[0].version, model.ir_version = 6, 4
 
     with pytest.raises(InvalidInputError, match=r"from opset 6 to 13; .*opset_version=17"):
@@ -109,7 +109,7 @@ def test_a_newer_ir_version_is_lowered_to_a_known_one() -> None:
     Reference(graph)
 
 
-def test_states_for_one_row_that_are_not_batch_first_are_told() -> None:
+def test_reports_states_that_are_not_batch_first() -> None:
     model = complete_model(recurrent())
     for value in model.graph.input:
         sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
@@ -144,7 +144,7 @@ UNLUCKY = (
 
 @pytest.mark.parametrize("names", UNLUCKY, ids=str)
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_names_like_those_of_schemes_do_no_harm(names: dict[str, str], scheme: str) -> None:
+def test_handles_tensor_names_that_schemes_use(names: dict[str, str], scheme: str) -> None:
     model = renamed(complete_model(mlp(32, 32)), names)
     # A node may also have the name of a weight.
     model.graph.node[2].name = next(tensor.name for tensor in model.graph.initializer if len(tensor.dims) > 1)
@@ -158,7 +158,7 @@ def test_names_like_those_of_schemes_do_no_harm(names: dict[str, str], scheme: s
 
 
 def with_more_outputs(which: str) -> onnx.ModelProto:
-    """A policy with an output that is no function of the observations, before the actions."""
+    """A policy whose first output does not depend on the observations."""
     model = complete_model(mlp(16, 16))
     actions = model.graph.output[0]
     if which == "version":
@@ -210,7 +210,7 @@ def test_a_model_without_weights_is_refused() -> None:
         Graph.from_model(source.model)
 
 
-def test_a_large_table_of_integers_gets_its_remedy() -> None:
+def test_refuses_a_large_table_of_integers_with_a_remedy() -> None:
     nodes = [
         helper.make_node("Gather", ["table", "row"], ["found"]),
         helper.make_node("Cast", ["found"], ["values"], to=TensorProto.FLOAT),

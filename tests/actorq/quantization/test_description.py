@@ -1,4 +1,4 @@
-"""The description of an exported policy tells what its file holds."""
+"""The description of an exported policy matches the content of its file."""
 
 import hashlib
 import json
@@ -51,7 +51,7 @@ def described(
 
 
 @pytest.mark.parametrize("name", ["mlp", "nature cnn", "two inputs", "lstm"])
-def test_inputs_and_outputs_are_those_that_onnx_runtime_finds(name: str) -> None:
+def test_lists_the_inputs_and_outputs_that_onnx_runtime_finds(name: str) -> None:
     model = emitted_as("fp32", name)
     session = ort.InferenceSession(model)
     types = {"tensor(float)": "float32", "tensor(uint8)": "uint8"}
@@ -60,7 +60,7 @@ def test_inputs_and_outputs_are_those_that_onnx_runtime_finds(name: str) -> None
 
     given = {value.name: {"shape": value.shape, "dtype": types[value.type]} for value in session.get_inputs()}
     assert found["inputs"] == given
-    # ONNX Runtime finds the number of units too, for which the graph has a name.
+    # ONNX Runtime also finds the number of units, which has only a name in the graph.
     made = {value.name: (value.shape[0], len(value.shape), types[value.type]) for value in session.get_outputs()}
     assert {name: (v["shape"][0], len(v["shape"]), v["dtype"]) for name, v in found["outputs"].items()} == made
     assert (found["sha256"], found["size_bytes"]) == (hashlib.sha256(model).hexdigest(), len(model))
@@ -69,7 +69,7 @@ def test_inputs_and_outputs_are_those_that_onnx_runtime_finds(name: str) -> None
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_description_is_json_without_numbers_that_json_does_not_know(scheme: str) -> None:
+def test_a_description_is_json_without_nan_or_infinity(scheme: str) -> None:
     found = described(emitted_as(scheme), scheme)
 
     assert json.loads(json.dumps(found, allow_nan=False)) == json.loads(json.dumps(found))
@@ -86,7 +86,7 @@ def test_the_weight_encoding_is_that_of_int8_products(scheme: str, expected: str
     assert described(with_weight_encoding(model, UNSIGNED))["weight_encoding"] == (UNSIGNED if expected else None)
 
 
-def test_another_form_has_its_own_opset_and_the_weight_encoding_that_is_told() -> None:
+def test_another_form_has_its_own_opset_and_the_given_weight_encoding() -> None:
     model = standard_form(emitted_as("int8"), 21)
 
     found = described(model, form="standard", weight_encoding=UNSIGNED)
@@ -95,14 +95,14 @@ def test_another_form_has_its_own_opset_and_the_weight_encoding_that_is_told() -
     assert (described(emitted_as("int8"))["form"], described(emitted_as("int8"))["opset"]) == ("onnxruntime", 20)
 
 
-def test_the_opset_is_that_of_the_standard_wherever_it_is_listed() -> None:
+def test_reports_the_opset_of_the_onnx_standard() -> None:
     model = onnx.load_from_string(emitted_as("fp32"))
     model.opset_import.insert(0, helper.make_opsetid("com.microsoft", 1))
 
     assert described(model.SerializeToString())["opset"] == 20
 
 
-def test_a_normalization_in_the_model_is_told_with_its_numbers() -> None:
+def test_describes_a_normalization_with_its_numbers() -> None:
     model = onnx.load_from_string(emitted_as("fp32"))
     assert described(model.SerializeToString())["normalization"] is None
     for part, values in (("mean", [1.0, -2.0]), ("scale", [0.5, 4.0])):
@@ -117,7 +117,7 @@ def test_a_normalization_in_the_model_is_told_with_its_numbers() -> None:
     assert found == {"in_model": True, "mean": [1.0, -2.0], "scale": [0.5, 4.0]}
 
 
-def test_an_evaluation_is_told_as_far_as_it_is_known() -> None:
+def test_describes_the_known_parts_of_an_evaluation() -> None:
     model = emitted_as("fp32")
     evaluation = {"returns": [1.0, 4.0, -2.0], "scheme": "int8"}
 

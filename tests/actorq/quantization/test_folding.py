@@ -1,4 +1,4 @@
-"""Sizes that a graph computes are those with which ONNX Runtime runs it."""
+"""Computed sizes of a graph match the sizes in a run of ONNX Runtime."""
 
 import math
 from typing import Any
@@ -33,9 +33,9 @@ def bits(*values: bool) -> Array:
 
 
 def model_of(operator: str, inputs: list[Array | None], opset: int = 20, **attributes: Any) -> onnx.ModelProto:
-    """The operator's output "v", and a tensor "z" whose sizes are the whole, positive parts of its values.
+    """The operator's output "v", and a tensor "z" whose sizes are the positive whole parts of its values.
 
-    The inputs are copies of constants. So ONNX's own inference does not know their values.
+    The inputs are copies of constants. ONNX's own inference therefore does not know their values.
     """
     given = {f"i{index}": array for index, array in enumerate(inputs) if array is not None}
     names = ["" if array is None else f"i{index}" for index, array in enumerate(inputs)]
@@ -139,9 +139,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("operator", "inputs", "attributes"), CASES)
-def test_computed_sizes_are_those_of_a_run(
-    operator: str, inputs: list[Array | None], attributes: dict[str, Any]
-) -> None:
+def test_computed_sizes_match_a_run(operator: str, inputs: list[Array | None], attributes: dict[str, Any]) -> None:
     model = model_of(operator, inputs, **attributes)
     expected = sizes_of_a_run(model)
 
@@ -187,7 +185,7 @@ def test_contradictory_shapes_are_refused() -> None:
         case("Slice", integers(2**30, 2), integers(-100), integers(BEGINNING), integers(0), integers(-1)),
     ],
 )
-def test_a_tensor_of_a_computed_size_counts_with_the_size_of_a_run(
+def test_the_footprint_uses_computed_sizes(
     operator: str, inputs: list[Array | None], attributes: dict[str, Any]
 ) -> None:
     model = model_of(operator, inputs, **attributes)

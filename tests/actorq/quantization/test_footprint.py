@@ -30,7 +30,7 @@ def node(operator: str, *inputs: str, to: str = "y", **attributes: Any) -> onnx.
     return helper.make_node(operator, inputs, [to], **attributes)
 
 
-# What a node reads, writes and multiplies for two rows.
+# The reads, writes and multiplications of a node for two rows.
 WORK = [
     pytest.param(node("Relu", "x"), (5,), {}, (10, 10, 0), id="Relu"),
     pytest.param(node("MatMul", "x", "w"), (5,), {"w": (5, 3)}, (10 + 15, 6, 2 * 3 * 5), id="MatMul"),
@@ -86,7 +86,7 @@ WORK = [
 
 
 @pytest.mark.parametrize(("operator", "row", "constants", "counts"), WORK)
-def test_work_is_what_a_node_reads_writes_and_multiplies(
+def test_work_counts_reads_writes_and_multiplications(
     operator: onnx.NodeProto,
     row: Sequence[int],
     constants: Mapping[str, Sequence[int]],
@@ -104,7 +104,7 @@ def test_work_is_what_a_node_reads_writes_and_multiplies(
         footprint.check(2)
 
 
-def test_work_on_constants_has_a_bound_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_on_constants_has_a_separate_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of([node("MatMul", "a", "b", to="w"), node("MatMul", "x", "w")], (5,), {"a": (5, 8), "b": (8, 3)})
     footprint = Footprint(model, ["x"])
     constant, variable = 40 + 24 + 15 + 15 * 8, 10 + 15 + 6 + 30
@@ -148,7 +148,7 @@ def test_a_batch_that_takes_too_much_is_halved_until_it_fits(monkeypatch: pytest
     np.testing.assert_array_equal(fitting, batch["x"][np.linspace(0, 99, 25).round().astype(int)])
 
 
-def test_two_rows_remain_of_a_batch_whatever_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keeps_two_rows_of_a_batch_at_any_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     footprint = Footprint(model_of([node("Relu", "x")], (5,)), ["x"])
     monkeypatch.setattr("actorq.quantization.footprint.MAX_BYTES", 0)
 
@@ -174,7 +174,7 @@ def test_an_einsum_of_many_dimensions_is_refused() -> None:
         Footprint(model_of([einsum], (1,) * 8), ["x"])
 
 
-def test_declared_shapes_between_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignores_declared_shapes_of_intermediate_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of([node("Relu", "x", to="h"), node("Neg", "h")], (5,))
     model.graph.value_info.append(helper.make_tensor_value_info("h", TensorProto.FLOAT, [1]))
     footprint = Footprint(model, ["x"])

@@ -42,7 +42,7 @@ def local_function(model: onnx.ModelProto) -> None:
     model.functions.append(helper.make_function("local", "helper", ["x"], ["y"], nodes, [helper.make_opsetid("", 20)]))
 
 
-def test_a_graph_tells_inputs_and_parameters_apart() -> None:
+def test_a_graph_separates_inputs_and_parameters() -> None:
     graph = Graph.parse(mlp(8))
 
     assert list(graph.inputs) == ["observation"]
@@ -113,7 +113,7 @@ def test_a_wrong_graph_is_refused_with_the_reason(source: PolicyGraph, fact: str
         Graph.parse(source)
 
 
-def test_a_constant_of_another_kind_than_a_weight_is_taken() -> None:
+def test_accepts_a_constant_that_is_not_a_weight() -> None:
     assert "axis" not in Graph.parse(dueling()).parameters
 
 
@@ -134,7 +134,7 @@ def test_a_wrong_calibration_batch_is_refused(observations: dict[str, np.ndarray
         Graph.parse(mlp(8)).check_calibration(observations)
 
 
-def test_right_tensors_are_taken() -> None:
+def test_accepts_valid_tensors() -> None:
     graph = Graph.parse(mlp(8))
 
     graph.check_parameters(random_parameters(mlp(8), 0))
@@ -142,7 +142,7 @@ def test_right_tensors_are_taken() -> None:
 
 
 def complete(source: PolicyGraph, parameters: Tensors, as_nodes: bool = False, listed: bool = False) -> bytes:
-    """The model of a graph with its weights inside: as initializers or Constant nodes, as inputs too up to IR 3."""
+    """The model of a graph with its weights as initializers or Constant nodes; up to IR 3 also as inputs."""
     model = onnx.ModelProto.FromString(source.model)
     tensors = [numpy_helper.from_array(array, name) for name, array in parameters.items()]
     if as_nodes:
@@ -188,7 +188,7 @@ def test_a_batch_of_one_becomes_free() -> None:
     assert Reference(graph).run(found, random_observations(7))["q_values"].shape == (7, 3)
 
 
-def test_a_batch_of_one_that_the_graph_insists_on_is_refused() -> None:
+def test_refuses_a_graph_that_works_only_for_a_batch_of_one() -> None:
     nodes = [
         helper.make_node("Reshape", ["observation", "sizes"], ["row"]),
         helper.make_node("MatMul", ["row", "weight"], ["values"]),
@@ -251,7 +251,7 @@ def test_a_damaged_model_is_refused(change: Callable[[onnx.ModelProto], object],
 
 
 def test_a_parameter_with_the_name_of_an_output_is_refused_with_a_remedy() -> None:
-    # So torch exports a module whose parameter has the name of an output.
+    # torch exports a module in this way if a parameter has the name of an output.
     source = GRAPHS["gaussian"]
     model = onnx.ModelProto.FromString(complete(source, random_parameters(source, 1)))
     (deviation,) = [tensor for tensor in model.graph.initializer if tensor.name == "log_std.value"]
@@ -288,7 +288,7 @@ def test_outputs_that_are_not_batch_first_are_refused_before_any_version() -> No
         Reference(graph)
 
 
-def test_normalizing_weights_of_zero_is_no_reason_to_refuse_a_graph() -> None:
+def test_accepts_a_graph_that_normalizes_zero_weights() -> None:
     nodes = [
         helper.make_node("MatMul", ["observation", "weight"], ["product"]),
         helper.make_node("ReduceL2", ["product", "axis"], ["norm"], keepdims=1),
@@ -302,9 +302,9 @@ def test_normalizing_weights_of_zero_is_no_reason_to_refuse_a_graph() -> None:
 
 
 @pytest.mark.parametrize("name", ["mlp", "nature cnn", "dueling"])
-def test_damaged_bytes_are_refused_and_nothing_else_happens(name: str) -> None:
+def test_damaged_bytes_raise_only_invalid_input_errors(name: str) -> None:
     source = GRAPHS[name]
-    # Without the weights' bytes, most of which may be anything.
+    # Without the bytes of the weights, most of which may have any value.
     small = {key: np.zeros_like(array) for key, array in random_parameters(source, 1).items()}
     whole = complete(source, small) if name == "mlp" else source.model
     rng = np.random.default_rng(0)

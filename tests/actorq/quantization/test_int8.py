@@ -87,7 +87,7 @@ def test_a_net_without_a_middle_layer_is_float_throughout(hidden: tuple[int, ...
         ),
     ],
 )
-def test_a_gemm_is_quantized_either_way_round(middle: list[onnx.NodeProto], weight: list[int]) -> None:
+def test_quantizes_a_gemm_with_and_without_a_transposed_weight(middle: list[onnx.NodeProto], weight: list[int]) -> None:
     source = three_layers(middle, weight)
     parameters, observations = random_parameters(source, 2), random_observations()
     graph = Graph.parse(source)
@@ -122,7 +122,7 @@ def test_a_layer_that_cannot_be_quantized_stays_in_float_and_is_named(
     assert "DynamicQuantizeMatMul" not in operators(source)
 
 
-def test_a_convolution_stays_in_float_but_is_the_first_layer() -> None:
+def test_a_convolution_stays_in_float_and_counts_as_the_first_layer() -> None:
     nodes = [
         helper.make_node("Conv", ["observation", "conv.weight"], ["c"]),
         helper.make_node("Flatten", ["c"], ["f"]),
@@ -160,7 +160,7 @@ def test_a_product_that_is_read_twice_keeps_its_add() -> None:
 def test_channels_have_scales_of_their_own_at_run_time() -> None:
     source = mlp(16, 16)
     parameters, observations = random_parameters(source, 4), random_observations(128)
-    # Rows a million apart: with one scale for all, the small ones would be lost.
+    # Rows whose magnitudes differ by a million. One common scale would lose the small rows.
     parameters["layers.1.weight"][:8] *= 1e-3
     parameters["layers.1.bias"][:8] *= 1e-3
     parameters["layers.1.weight"][3] = 0

@@ -19,7 +19,7 @@ from tests.quantizer_service.policy_runs import all_outputs_of, random_inputs, r
 
 
 def with_reordered_gates(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with its input weights made from "rnn.weight" as torch's exporter does: slices, joined in an order."""
+    """The model with its input weights computed from "rnn.weight" as by torch's exporter: slices joined in an order."""
     (weight,) = [tensor for tensor in model.graph.initializer if tensor.name == "w"]
     array = numpy_helper.to_array(weight)[0]
     size = len(array) // 3
@@ -125,7 +125,7 @@ def test_a_recurrent_weight_behind_a_long_chain_of_nodes_is_computed_at_once(dou
 
 
 def with_computed_weight(form: str) -> onnx.ModelProto:
-    """A policy whose second weight is made of constants by nodes."""
+    """A policy whose second weight is computed from constants by nodes."""
     model = complete_model(mlp(32, 32))
     rng = np.random.default_rng(5)
 
@@ -161,7 +161,7 @@ def with_computed_weight(form: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("form", ["weight norm", "pruning", "low rank", "reshaped"])
-def test_a_weight_that_nodes_make_of_constants_is_a_parameter_of_its_layer(form: str) -> None:
+def test_a_weight_computed_from_constants_becomes_a_parameter(form: str) -> None:
     model = with_computed_weight(form)
 
     graph, parameters = Graph.from_model(model.SerializeToString(), discrete_actions=True)
@@ -216,7 +216,7 @@ def test_infinity_in_a_mask_becomes_the_lowest_number() -> None:
     [
         ({"value_floats": [1.0, 2.0, 4.0]}, {"constant": [1.0, 2.0, 4.0]}),
         ({"value": numpy_helper.from_array(np.array([1, 2, 4], np.float32))}, {"constant": [1.0, 2.0, 4.0]}),
-        # One number is no weight.
+        # A single number is not a weight.
         ({"value_float": 2.0}, {}),
     ],
     ids=lambda value: next(iter(value), ""),
@@ -236,7 +236,7 @@ def test_numbers_of_constant_nodes_are_parameters(attributes: dict[str, Any], ex
 
 
 @pytest.mark.parametrize("operator", ["GroupNormalization", "MeanVarianceNormalization"])
-def test_normalizations_without_a_shape_inference_are_taken(operator: str) -> None:
+def test_accepts_normalizations_without_shape_inference(operator: str) -> None:
     grouped = operator == "GroupNormalization"
     inputs = ["image", *(["scale", "bias"] if grouped else [])]
     nodes = [

@@ -1,4 +1,4 @@
-"""Names of tensors in models of other libraries leave room for the names that schemes give."""
+"""Names of tensors in models of other libraries do not collide with names that schemes create."""
 
 import numpy as np
 import onnx
@@ -36,7 +36,7 @@ def names_of(model: onnx.ModelProto) -> list[str]:
     ("names", "expected"),
     [
         (["w", "b", "h"], ["w", "b", "h", "x", "y"]),
-        # A colon alone does no harm.
+        # A colon alone is harmless.
         (["a:0", "b:0", "c:0"], ["a:0", "b:0", "c:0", "x", "y"]),
         (["w", "w:scale", "h"], ["w", "w_scale", "h", "x", "y"]),
         (["w.weight", "w:0:bias", "h"], ["w.weight", "w_0_bias", "h", "x", "y"]),

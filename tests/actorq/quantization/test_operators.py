@@ -1,4 +1,4 @@
-"""What a graph may have and cost; how work that takes too long ends."""
+"""Allowed operators, limits on a graph's cost, and the end of work that takes too long."""
 
 import resource
 import time
@@ -25,7 +25,7 @@ MIB = 1024**2
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_a_graph_that_asks_for_much_is_refused_in_one_line_before_it_is_run(what: str) -> None:
+def test_refuses_an_expensive_graph_in_one_line_before_running_it(what: str) -> None:
     source, fact = REFUSED[what]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -33,7 +33,7 @@ def test_a_graph_that_asks_for_much_is_refused_in_one_line_before_it_is_run(what
         PreparedGraph(Graph.parse(source))
 
     assert "\n" not in str(refused.value)
-    # It is in KiB.
+    # The file size is in KiB.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
 
 
@@ -74,7 +74,7 @@ def test_every_policy_fits_with_the_rows_that_learners_send(name: str) -> None:
     assert all(np.array_equal(fitting[input_name], array) for input_name, array in batch.items())
 
 
-def test_a_batch_that_takes_too_much_is_thinned_until_it_fits() -> None:
+def test_reduces_a_batch_that_costs_too_much_until_it_fits() -> None:
     graph = Graph.parse(nature_cnn(84))
     footprint = Footprint(graph.model, tuple(graph.inputs))
     rows = 16_384
@@ -87,12 +87,12 @@ def test_a_batch_that_takes_too_much_is_thinned_until_it_fits() -> None:
         footprint.check(rows)
     assert rows // 32 <= len(taken) < rows
     footprint.check(len(taken))
-    # The first and the last are among them, and those between are as far from each other.
+    # The rows include the first and the last, and are evenly spaced.
     assert (taken[0, 0, 0, 0], taken[-1, 0, 0, 0]) == (0, (rows - 1) % 251)
 
 
-def test_a_graph_that_fits_only_the_trial_is_refused_where_even_that_takes_too_much() -> None:
-    """An observation of 16 MiB, made floats by a cast, sixteen times."""
+def test_refuses_a_graph_whose_trial_rows_cost_too_much() -> None:
+    """An observation of 16 MiB, cast to float sixteen times."""
     nodes = [helper.make_node("Cast", ["observation"], ["x0"], to=TensorProto.FLOAT)]
     nodes += [helper.make_node("Neg", [f"x{i}"], [f"x{i + 1}"]) for i in range(16)]
     nodes += [
@@ -124,7 +124,7 @@ def node(operator: str, inputs: list[str], output: str, **attributes: Any) -> on
 
 
 def torchscripts_expand() -> PolicyGraph:
-    """`token.expand(x.shape[0], -1)` as torch.onnx.export(dynamo=False) writes it."""
+    """`token.expand(x.shape[0], -1)` as torch.onnx.export(dynamo=False) exports it."""
     nodes = [
         node("Shape", ["observation"], "shape"),
         node("Gather", ["shape", "zero"], "rows"),
@@ -149,7 +149,7 @@ def torchscripts_expand() -> PolicyGraph:
 
 
 def computed_slice() -> PolicyGraph:
-    """Sizes by division, remainder and a slice of a shape, as multi-head attention has them."""
+    """Sizes from division, remainder and a slice of a shape, as in multi-head attention."""
     nodes = [
         node("Shape", ["observation"], "shape"),
         node("Slice", ["shape", "one", "end"], "tail"),
@@ -163,7 +163,7 @@ def computed_slice() -> PolicyGraph:
 
 
 @pytest.mark.parametrize("source", [torchscripts_expand, computed_slice])
-def test_sizes_that_follow_from_the_batch_are_told(source: Callable[[], PolicyGraph]) -> None:
+def test_accepts_sizes_that_depend_on_the_batch(source: Callable[[], PolicyGraph]) -> None:
     graph = Graph.parse(source())
     PreparedGraph(graph)
 
@@ -171,11 +171,11 @@ def test_sizes_that_follow_from_the_batch_are_told(source: Callable[[], PolicyGr
 
 
 def test_the_bounds_leave_room_for_work_that_ends_in_time() -> None:
-    """What is just taken is run here: it takes less than the time that work has."""
+    """Runs work at the limit. It must end within the time limit for work."""
     PreparedGraph(Graph.parse(squares(1024, 20)))
 
 
-def test_many_inputs_that_may_be_states_do_not_take_long() -> None:
+def test_handles_many_possible_states_quickly() -> None:
     graph = Graph.parse(with_states(60, 2000))
     before = time.process_time()
 

@@ -61,7 +61,7 @@ def test_both_weights_of_an_lstm_are_integers_also_as_first_layer(source: Policy
         assert 0 < np.abs(found - fp32).max() < 0.05 * np.ptp(fp32)
 
 
-def test_the_encoding_of_its_weights_changes_and_comes_back() -> None:
+def test_converts_the_weight_encoding_of_an_lstm_and_back() -> None:
     made, _ = in_int8(recurrent("LSTM"))
 
     unsigned = with_weight_encoding(made.model, UNSIGNED)
@@ -84,7 +84,7 @@ def test_where_one_weight_must_stay_in_float_both_do(kept: str) -> None:
 
 
 def gru(width: int = 32, output: str = "h", bias: bool = True) -> PolicyGraph:
-    """As torch exports a GRU over one step. output: whether the head reads the state or the sequence."""
+    """A GRU over one step, as torch exports it. output: whether the head reads the state or the sequence."""
     source = recurrent("GRU", width, linear_before_reset=1)
     model = onnx.ModelProto.FromString(source.model)
     (node,) = [node for node in model.graph.node if node.op_type == "GRU"]
@@ -102,7 +102,7 @@ def gru(width: int = 32, output: str = "h", bias: bool = True) -> PolicyGraph:
 @pytest.mark.parametrize("output", ["h", "sequence"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("per_tensor_error", [0.0, 1.0])
-def test_one_step_of_a_gru_is_of_integers(output: str, bias: bool, per_tensor_error: float) -> None:
+def test_quantizes_a_gru_of_one_step(output: str, bias: bool, per_tensor_error: float) -> None:
     source = gru(output=output, bias=bias)
 
     made, parameters = in_int8(source, Options(per_tensor_error=per_tensor_error))
@@ -127,7 +127,7 @@ def changed(**attributes: Any) -> PolicyGraph:
 
 
 def without_state() -> PolicyGraph:
-    """A GRU that begins anew at each step."""
+    """A GRU that starts with a new state at each step."""
     model = onnx.ModelProto.FromString(changed().model)
     (node,) = [node for node in model.graph.node if node.op_type == "GRU"]
     del node.input[5:]

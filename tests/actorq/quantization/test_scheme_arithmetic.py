@@ -1,4 +1,4 @@
-"""What ONNX Runtime computes, compared bit for bit with the formulas that the schemes' docstrings state.
+"""ONNX Runtime's results match the formulas in the schemes' docstrings, bit for bit.
 
 The learner's fake quantization is written from these formulas.
 """
@@ -95,7 +95,7 @@ def int8_sums(
 def test_int8_static_computes_its_documented_formulas(error: float) -> None:
     source = two_layers()
     parameters = random_parameters(source, 1)
-    # Further out than the calibration batch, so that values are clipped.
+    # Beyond the range of the calibration batch, so that values are clipped.
     calibration, x = batch(11), batch(12)["observation"] * np.float32(3)
     plan = Plan(
         Graph.parse(source), scheme_named("int8-static"), Options(ends=True, per_tensor_error=error, compensate=False)
@@ -107,7 +107,7 @@ def test_int8_static_computes_its_documented_formulas(error: float) -> None:
     scale, zero_point = activation(seen.min(), seen.max())
     quantized = np.clip(np.rint(x / scale) + zero_point, 0, 255)
     sums, product = int8_sums(quantized, zero_point, scale, parameters, "l", error)
-    # The range of a hidden layer is as good as the float arithmetic that found it.
+    # The range of a hidden layer is only as exact as the float arithmetic that computed it.
     held = constants(model)
     hidden_scale, hidden_zero_point = held["z:scale"], held["z:zero_point"]
     assert hidden_scale == pytest.approx(activation(0, hidden.max())[0], rel=1e-5)
@@ -120,7 +120,7 @@ def test_int8_static_computes_its_documented_formulas(error: float) -> None:
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_int8_weights_are_exactly_those_that_it_computes_with(ends: bool) -> None:
+def test_int8_weights_computes_with_exactly_the_dequantized_weights(ends: bool) -> None:
     source = bare_layer()
     parameters = random_parameters(source, 2)
     weight = quantize_int8(parameters["l.weight"])

@@ -1,7 +1,7 @@
-"""How far an action depends on the other environments of its batch, in each scheme.
+"""How much an action depends on the other environments of its batch, in each scheme.
 
-One row is kept while all others are replaced, by others like them, or by ones ten times as large: a scheme that finds
-the range of its activations over the batch then rounds the kept row otherwise, or more coarsely.
+One row is kept while all others are replaced, either by similar rows or by rows ten times as large. A scheme that
+computes the range of its activations over the batch then rounds the kept row differently, or more coarsely.
 """
 
 from itertools import product
@@ -16,9 +16,9 @@ from tests.quantizer_service.policy_graphs import GRAPHS, mlp
 from tests.quantizer_service.policy_runs import all_outputs_of, emitted, random_inputs, random_parameters
 
 ALIKE, TEN_TIMES = 1, 10
-# Of the scheme that depends, by whether first and last layers are quantized too, and what the other rows are: the
-# largest change of an output relative to its range over the batch, for the worst of the graphs of policy_graphs; and
-# how much there has to be of it, or else the test has stopped to measure.
+# For the scheme with a dependence, by whether first and last layers are quantized, and by the kind of the other rows:
+# the largest change of an output relative to its range over the batch, for the worst graph of policy_graphs; and the
+# smallest change that must occur, so that the test still measures something.
 DYNAMIC = {
     (False, ALIKE): (0.012, 0.02),
     (False, TEN_TIMES): (0.08, 0.14),
@@ -54,7 +54,7 @@ def test_an_action_does_not_depend_on_the_rest_of_its_batch(scheme: str, ends: b
 
 
 @pytest.mark.parametrize(("ends", "factor"), DYNAMIC)
-def test_with_dynamic_ranges_it_depends_on_it_as_far_as_stated(ends: bool, factor: int) -> None:
+def test_with_dynamic_ranges_the_batch_affects_an_action_within_the_stated_bound(ends: bool, factor: int) -> None:
     least, most = DYNAMIC[ends, factor]
 
     assert least <= dependence("int8", ends, factor) <= most
@@ -75,7 +75,7 @@ def test_int8_static_gives_the_same_bits_in_any_batch(name: str) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("odd", [np.nan, np.inf, 1e30])
-def test_a_row_that_is_not_finite_spoils_the_others_in_int8_alone(scheme: str, odd: float) -> None:
+def test_a_row_that_is_not_finite_affects_others_only_in_int8(scheme: str, odd: float) -> None:
     graph = Graph.parse(mlp(64, 64))
     model = emitted(Plan(graph, scheme_named(scheme)), random_parameters(graph.source, 1))
     inputs = random_inputs(graph, 8, 1)

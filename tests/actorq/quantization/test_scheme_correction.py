@@ -1,4 +1,4 @@
-"""Corrections of rounding: the mean error is gone, held-out actions agree more, and it takes one run of FP32."""
+"""Corrections of rounding remove the mean error, and improve held-out agreement, with one run of FP32."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ QUANTIZED = [name for name in SCHEMES if name != "fp32"]
 
 
 def layer(inputs: int, bias: bool = True) -> PolicyGraph:
-    """One layer, so that its outputs are the policy's."""
+    """One layer, whose outputs are the policy's outputs."""
     parameters = {"l.weight": [24, inputs], **({"l.bias": [24]} if bias else {})}
     node = helper.make_node("Gemm", ["observation", *parameters], ["q_values"], transB=1)
     return policy_graph([node], parameters, ("batch", inputs))
@@ -50,7 +50,7 @@ def test_the_mean_error_on_the_calibration_batch_is_gone(source: PolicyGraph) ->
     expected = fp32_outputs(graph, parameters, batch)
 
     def mean_error(compensate: bool) -> float:
-        # The scheme that rounds nothing but weights.
+        # This scheme rounds only weights.
         plan = Plan(graph, scheme_named("int8-weights"), Options(compensate=compensate))
         outputs = outputs_of(emitted(plan, parameters, batch), batch).astype(np.float64)
         return float(np.abs((outputs - expected).mean(axis=0)).max())
@@ -90,7 +90,7 @@ def test_convolutions_are_left_alone() -> None:
 
 
 def leaning(seed: int) -> tuple[PolicyGraph, Tensors]:
-    """A policy whose actions are equally good on average, so that a small error of a value changes many of them."""
+    """A policy whose actions are equally good on average. A small error of a value therefore changes many actions."""
     source = mlp(64, 64, 64)
     parameters = random_parameters(source, seed)
     values = fp32_outputs(Graph.parse(source), parameters, shifted(256, seed, 1.0))
@@ -124,14 +124,14 @@ def test_more_held_out_actions_agree(scheme: str, rows: int, by: float) -> None:
 
 
 @pytest.mark.parametrize("scheme", QUANTIZED)
-def test_without_compensation_nothing_is_asked_of_the_observations_but_ranges(scheme: str) -> None:
+def test_needs_only_ranges_without_compensation(scheme: str) -> None:
     for source in GRAPHS.values():
         observed = Plan(Graph.parse(source), scheme_named(scheme), Options(compensate=False)).observed
         assert {statistic for _, statistic in observed} <= {Statistic.RANGE}
         assert scheme == "int8-static" or not observed
 
 
-def test_moments_are_asked_for_only_where_they_are_small() -> None:
+def test_uses_moments_only_for_narrow_layers() -> None:
     source = mlp(MOST_INPUTS, MOST_INPUTS + 1, 8)
     observed = Plan(Graph.parse(source), scheme_named("int8")).observed
 
@@ -148,7 +148,7 @@ def test_wide_layers_of_int8_need_no_statistics(scheme: str, corrected: bool) ->
     assert (Observed("relu_0", Statistic.MEAN) in observed) == (scheme != "int4")
 
 
-def test_of_a_large_policy_means_are_those_of_the_measured_rows_and_ranges_those_of_all(
+def test_a_large_policy_has_means_of_few_rows_and_ranges_of_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("quantizer_service.emission.reference.MAX_WEIGHT_ROWS", 0)

@@ -1,4 +1,4 @@
-"""Rounding with errors passed on: what GPTQ computes, and no harm where there is nothing to learn."""
+"""Rounding with error feedback matches GPTQ, and equals plain rounding without useful statistics."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from actorq.quantization.emission.weights import quantize_int8
 
 
 def inputs_of_a_layer(rows: int, inputs: int, seed: int = 0) -> NDArray[np.float64]:
-    """Outputs of a Relu, which depend on each other."""
+    """Correlated outputs of a Relu."""
     rng = np.random.default_rng(seed)
     mixture = rng.standard_normal((6, inputs))
     return np.maximum(rng.standard_normal((rows, 6)) @ mixture, 0)
@@ -22,7 +22,7 @@ def moments_of(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 def gptq(
     weight: NDArray[np.float64], scales: NDArray[np.float64], moments: NDArray[np.float64], lowest: int, highest: int
 ) -> NDArray[np.float64]:
-    """As the paper has it: algorithm 1 of arXiv 2210.17323 without its batching; scales: [N, K]."""
+    """The paper's algorithm: algorithm 1 of arXiv 2210.17323 without its batching; scales: [N, K]."""
     inputs = len(moments)
     damped = moments + DAMPING * np.diagonal(moments).mean() * np.eye(inputs)
     factor = np.linalg.cholesky(np.linalg.inv(damped)).T
@@ -78,13 +78,13 @@ NOTHING_TO_LEARN = {
 
 
 @pytest.mark.parametrize("moments", NOTHING_TO_LEARN.values(), ids=NOTHING_TO_LEARN)
-def test_without_anything_to_learn_it_rounds_to_nearest(moments: NDArray[np.float64]) -> None:
+def test_rounds_to_nearest_without_useful_statistics(moments: NDArray[np.float64]) -> None:
     weight = np.random.default_rng(3).standard_normal((5, 16)).astype(np.float32)
 
     assert np.array_equal(quantize_int8(weight, feedback=ErrorFeedback(moments)).values, quantize_int8(weight).values)
 
 
-def test_weights_that_are_whole_numbers_of_scales_stay() -> None:
+def test_keeps_weights_that_are_multiples_of_the_scale() -> None:
     weight = np.random.default_rng(4).integers(-127, 128, (9, 32)).astype(np.float32)
     weight[:, 0] = 127
 

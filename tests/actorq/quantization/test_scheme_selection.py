@@ -1,4 +1,4 @@
-"""Which layers are found, which are quantized, and what is said of the others."""
+"""Which layers are found and quantized, and the reasons for the others."""
 
 from dataclasses import replace
 
@@ -32,14 +32,14 @@ def layers_of(source: PolicyGraph, scheme: str = "int8", **options: object) -> d
 
 
 def around(*middle: onnx.NodeProto, shapes: dict[str, list[int]], image: bool = False) -> PolicyGraph:
-    """A float input x, these nodes from x to y, and what makes actions of y."""
+    """A graph with a float input x, these nodes from x to y, and nodes that compute actions from y."""
     ends = [helper.make_node("Flatten", ["y"], ["flat"]), helper.make_node("Identity", ["flat"], ["q_values"])]
     observation: tuple[int | str, ...] = ("batch", 2, 6, 6) if image else ("batch", 6)
     nodes = [helper.make_node("Identity", ["observation"], ["x"]), *middle, *ends]
     return policy_graph(nodes, shapes, observation, constants={"six": np.array([6, 6])})
 
 
-# A fact of the reason, and the graph.
+# A part of the reason, and the graph.
 OBSTACLES = {
     "scaled Gemm": around(helper.make_node("Gemm", ["x", "w"], ["y"], alpha=0.5), shapes={"w": [6, 6]}),
     "rearranged": around(
@@ -96,7 +96,7 @@ def test_int8_weights_quantizes_layers_that_other_schemes_leave_in_float(fact: s
     assert layers_of(OBSTACLES[fact], "int8-weights")["w"].weights == "int8 per channel"
 
 
-def test_a_matrix_that_no_layer_multiplies_by_is_named_and_a_row_is_not() -> None:
+def test_reports_an_unused_matrix_but_not_an_unused_row() -> None:
     source = around(
         helper.make_node("Add", ["x", "row"], ["a"]),
         helper.make_node("Cast", ["a"], ["index"], to=onnx.TensorProto.INT64),
@@ -114,7 +114,7 @@ def test_a_matrix_that_no_layer_multiplies_by_is_named_and_a_row_is_not() -> Non
         assert "no linear layer" in layer.reason
 
 
-def test_first_and_last_are_told_from_the_whole_graph() -> None:
+def test_finds_first_and_last_layers_from_the_whole_graph() -> None:
     ends = {layer.name: (layer.first, layer.last) for layer in Graph.parse(GRAPHS["two inputs"]).layers}
 
     assert ends == {
@@ -154,7 +154,7 @@ def test_a_weight_that_is_also_the_first_stays_in_float_everywhere() -> None:
     assert layers["out"].reason == "last layer"
 
 
-def test_a_hidden_value_that_overflows_has_a_range_all_the_same() -> None:
+def test_computes_a_range_despite_an_overflow() -> None:
     nodes = [
         helper.make_node("MatMul", ["observation", "in"], ["a"]),
         helper.make_node("Exp", ["a"], ["e"]),
@@ -170,7 +170,7 @@ def test_a_hidden_value_that_overflows_has_a_range_all_the_same() -> None:
     _, found = Reference(graph).observe(parameters, batch, wanted.values())
 
     assert found[wanted[Statistic.RANGE]] == pytest.approx((np.e, np.e))
-    # What is not finite counts as 0.
+    # Values that are not finite count as 0.
     assert found[wanted[Statistic.MEAN]] == pytest.approx(np.full(5, np.e / 2))
     assert found[wanted[Statistic.MOMENTS]] == pytest.approx(np.full((5, 5), np.e**2 / 2))
 
@@ -178,7 +178,7 @@ def test_a_hidden_value_that_overflows_has_a_range_all_the_same() -> None:
 def test_a_hidden_state_is_no_observation() -> None:
     ends = {layer.name: (layer.first, layer.last) for layer in Graph.parse(GRAPHS["cell"]).layers}
     assert ends == {"w": (True, False), "r": (False, False), "head": (False, True)}
-    # Without the state among the outputs, the second data input is an observation, too.
+    # Without the state among the outputs, the second data input is also an observation.
     source = GRAPHS["cell"]
     model = onnx.ModelProto.FromString(source.model)
     del model.graph.output[1]
@@ -198,7 +198,7 @@ def test_a_layer_behind_a_recurrent_one_is_not_the_first() -> None:
 
 @pytest.mark.parametrize("directly", [False, True])
 def test_a_layer_whose_units_are_averaged_is_no_last_layer(directly: bool) -> None:
-    """Quantiles of values: the largest layer by far, whose errors the mean evens out."""
+    """Quantiles of values: by far the largest layer, whose errors the mean reduces."""
     nodes = [
         helper.make_node("MatMul", ["observation", "first"], ["h"]),
         helper.make_node("MatMul", ["h", "quantiles"], ["q"]),

@@ -1,4 +1,4 @@
-"""int8-static: what is held in uint8, where it begins and ends, and what is exact."""
+"""int8-static: which tensors are uint8, where they begin and end, and what is exact."""
 
 from typing import Any
 
@@ -48,11 +48,11 @@ def test_between_quantized_layers_all_is_uint8_and_relu_is_gone() -> None:
     plan = static(GRAPHS["mlp"])
 
     assert operators(plan) == ["Gemm", "Relu", "QuantizeLinear", "QGemm", "QGemm", "Relu", "Gemm"]
-    # The range of a hidden layer is that of what comes out of its Relu.
+    # The range of a hidden layer is the range after its Relu.
     assert ranges_of(plan) == ["relu_0", "relu_1"]
 
 
-def test_frames_are_taken_as_they_are() -> None:
+def test_uses_uint8_frames_unchanged() -> None:
     plan = static(GRAPHS["nature cnn"])
 
     assert operators(plan) == ["QLinearConv", "QLinearConv", "QLinearConv", "Flatten", "QGemm", "Relu", "Gemm"]
@@ -91,7 +91,7 @@ def test_only_a_positive_factor_keeps_frames_exact(scaling: str, constant: float
     assert np.abs(outputs_of(emitted(plan, parameters, inputs), inputs) - expected).max() < 0.02 * np.ptp(expected)
 
 
-def test_frames_that_others_read_too_are_there_in_float_as_well() -> None:
+def test_keeps_a_float_copy_of_frames_for_other_readers() -> None:
     nodes = [
         helper.make_node("Cast", ["observation"], ["x"], to=TensorProto.FLOAT),
         helper.make_node("Gemm", ["x", "a.weight"], ["a"], transB=1),
@@ -108,7 +108,7 @@ def test_frames_that_others_read_too_are_there_in_float_as_well() -> None:
 
 
 def test_a_layer_whose_output_is_also_an_output_of_the_policy_is_read_in_float() -> None:
-    # "br" is an output besides being the input of the next layer.
+    # "br" is an output and also the input of the next layer.
     assert operators(static(GRAPHS["two outputs"])) == [
         *("Gemm", "Relu", "QuantizeLinear", "QGemm", "Relu", "QuantizeLinear", "QGemm", "Relu", "Gemm", "Gemm")
     ]
@@ -123,7 +123,7 @@ def test_a_convolution_whose_output_is_read_in_float_is_converted() -> None:
     ]
 
 
-def test_values_stay_uint8_on_all_ways_to_quantized_layers() -> None:
+def test_values_stay_uint8_on_all_paths_between_quantized_layers() -> None:
     nodes = [
         helper.make_node("Conv", ["observation", "a.weight", "a.bias"], ["a"]),
         helper.make_node("Relu", ["a"], ["x"]),
@@ -200,11 +200,11 @@ def test_a_range_has_no_margin_beyond_the_bounds_of_the_activation() -> None:
 
 
 @pytest.mark.parametrize("seen", [(0.0, 0.0), (0.0, 1e-44), (-1e-42, 0.0)])
-def test_a_range_of_nothing_has_a_scale(seen: Range) -> None:
+def test_an_empty_range_has_a_scale(seen: Range) -> None:
     assert scale_and_zero_point(seen) == (1, 0)
 
 
-def test_a_range_of_everything_has_a_scale() -> None:
+def test_a_very_large_range_has_a_scale() -> None:
     scale, zero_point = activation_scale((-1e38, 3e38))
 
     assert np.isfinite(scale)

@@ -34,7 +34,7 @@ def test_no_weight_is_off_by_more_than_half_a_scale(shape: tuple[int, ...]) -> N
         assert np.all(np.abs(quantized.values * scale - weight) <= scale * 0.5001)
 
 
-def test_one_scale_is_taken_up_to_the_error_that_is_allowed_and_no_further() -> None:
+def test_uses_one_scale_only_up_to_the_allowed_error() -> None:
     weight = normal(64, 100)
     one = quantize_int8(weight, 1.0)
     lost = np.linalg.norm(one.values * one.scale - weight, axis=1) / np.linalg.norm(weight, axis=1)
@@ -50,12 +50,12 @@ def test_a_channel_of_small_weights_counts_as_much_as_the_others() -> None:
     weight = normal(8, 1000)
     weight[3] *= 1e-3
 
-    # Beside the whole matrix what this channel loses is nothing; to what it computes, it is all.
+    # This channel's loss is negligible in the whole matrix, but large in the channel's own output.
     assert quantize_int8(weight, 0.05).form == INT8_PER_CHANNEL
 
 
 @pytest.mark.parametrize("value", [1e-30, 1e-38, 1e-45])
-def test_a_channel_too_small_to_be_squared_is_not_forgotten(value: float) -> None:
+def test_considers_a_channel_whose_squares_underflow(value: float) -> None:
     weight = normal(4, 10)
     weight[2] = value
 
@@ -88,7 +88,7 @@ def test_the_largest_weight_is_kept_at_any_magnitude(magnitude: float) -> None:
         assert np.allclose(quantized.values * quantized.scale, weight, rtol=1e-6)
 
 
-def test_a_scale_is_not_below_the_least_that_is_asked_for() -> None:
+def test_a_scale_is_not_below_its_lower_bound() -> None:
     weight, least = normal(2, 50), np.array([0.0, 0.5], np.float32)
 
     quantized = quantize_int8(weight, least=least)
@@ -129,7 +129,7 @@ def test_int4_weights_are_off_by_half_a_scale_or_one_at_the_far_end(units: int, 
     steps = np.repeat(np.abs(scale), block, axis=1)[:, :inputs]
     far = values.reshape(units, -1)[:, :inputs] == 7
     assert np.all(np.abs(restored[:, :inputs] - weight) <= steps * np.where(far, 1.0001, 0.5001))
-    # What a block is filled up with is 0, and the largest weight of a block is kept.
+    # Blocks are padded with 0, and the largest weight of a block is exact.
     assert not restored[:, inputs:].any()
     padded = np.zeros(restored.shape, np.float32)
     padded[:, :inputs] = weight
@@ -137,7 +137,7 @@ def test_int4_weights_are_off_by_half_a_scale_or_one_at_the_far_end(units: int, 
     assert np.all(np.take_along_axis(values, largest[:, :, None], axis=2) == -8)
 
 
-def test_int4_blocks_of_zeros_and_of_next_to_nothing_have_a_scale() -> None:
+def test_int4_blocks_of_zeros_or_tiny_weights_have_a_scale() -> None:
     weight = np.zeros((2, 32), np.float32)
     weight[1, 20] = 1e-40
 

@@ -1,4 +1,4 @@
-"""What every scheme has to do, run for each scheme and each shape of policy."""
+"""Requirements for every scheme, tested with each shape of policy."""
 
 import numpy as np
 import onnx
@@ -25,7 +25,7 @@ from tests.quantizer_service.policy_runs import (
 )
 
 # Largest |emitted - fp32| relative to the range of the FP32 outputs, for the graphs of policy_graphs with random
-# weights, on observations that were not calibrated with: about half as much again as the worst of them has.
+# weights and observations outside the calibration batch. Each bound is about 1.5 times the worst measured error.
 RELATIVE_ERROR_BOUND = {"fp32": 1e-5, "int8-weights": 0.025, "int8": 0.04, "int8-static": 0.06, "int4": 0.25}
 FORMS = {
     "fp32": {FLOAT32},
@@ -58,7 +58,7 @@ def plan(scheme: str, source: PolicyGraph) -> Plan:
 
 @pytest.fixture
 def rounding_plan(scheme: str, source: PolicyGraph, compensate: bool) -> Plan:
-    """For what depends on how weights are rounded."""
+    """Options for tests that depend on the rounding of weights."""
     return Plan(Graph.parse(source), scheme_named(scheme), Options(compensate=compensate))
 
 
@@ -83,7 +83,7 @@ def test_outputs_stay_close_to_fp32(scheme: str, source: PolicyGraph, ends: bool
     expected = reference_of(graph).run(parameters, inputs).values()
     model = emitted(plan, parameters)
 
-    # Also as those open it who know nothing of session options.
+    # Also in sessions without any session options.
     for folded in (True, False):
         for got, wanted in zip(all_outputs_of(model, inputs, folded), expected, strict=True):
             assert np.abs(got.reshape(wanted.shape) - wanted).max() <= RELATIVE_ERROR_BOUND[scheme] * np.ptp(wanted)
@@ -168,7 +168,7 @@ def test_layers_that_must_stay_in_float_do(scheme: str, source: PolicyGraph) -> 
         made = emission(plan, parameters)
 
         gated = [layer.name for layer in made.layers if layer.reason == "fidelity gate"]
-        # One operator has both matrices of an LSTM.
+        # One operator contains both matrices of an LSTM.
         assert gated in ([kept], ["w", "r"])
         assert kept in gated
         assert sum(not layer.in_float for layer in made.layers) == len(quantized) - len(gated)
@@ -192,7 +192,7 @@ def test_keeping_a_layer_that_is_not_there_is_refused(source: PolicyGraph) -> No
         Plan(Graph.parse(source), scheme_named("int8"), Options(keep_float=frozenset({"nowhere"})))
 
 
-def test_zeros_do_no_harm(rounding_plan: Plan, source: PolicyGraph) -> None:
+def test_emits_a_policy_with_zero_weights(rounding_plan: Plan, source: PolicyGraph) -> None:
     parameters = {name: np.zeros_like(array) for name, array in random_parameters(source, 11).items()}
 
     outputs = outputs_of(emitted(rounding_plan, parameters), random_inputs(rounding_plan.graph))
@@ -206,7 +206,7 @@ def test_weights_of_any_magnitude_keep_their_precision(scheme: str, factor: floa
     graph = Graph.parse(source)
     plan = Plan(graph, scheme_named(scheme), Options(ends=True, compensate=compensate))
     parameters, inputs = random_parameters(source, 12), random_inputs(graph, 64)
-    # Biases keep their magnitude: beside tiny weights they are the policy.
+    # Biases keep their magnitude. With tiny weights, they dominate the policy.
     parameters = {name: array * np.float32(factor if array.ndim > 1 else 1) for name, array in parameters.items()}
     (expected,) = reference_of(graph).run(parameters, inputs).values()
 
@@ -236,7 +236,7 @@ def test_a_value_that_is_not_finite_is_refused_by_name(plan: Plan, source: Polic
             plan.emit(parameters, {}, "run", 1)
 
 
-def test_tensors_that_do_not_fit_are_refused_by_name(plan: Plan, source: PolicyGraph) -> None:
+def test_refuses_tensors_with_wrong_shapes_by_name(plan: Plan, source: PolicyGraph) -> None:
     right = random_parameters(source, 15)
     name, array = next(iter(right.items()))
     for wrong, reason in (
@@ -249,7 +249,7 @@ def test_tensors_that_do_not_fit_are_refused_by_name(plan: Plan, source: PolicyG
             plan.emit(wrong, {}, "run", 1)
 
 
-def test_a_plan_that_refused_still_emits(plan: Plan, source: PolicyGraph) -> None:
+def test_a_plan_works_after_a_refused_version(plan: Plan, source: PolicyGraph) -> None:
     parameters = random_parameters(source, 16)
     before = emitted(plan, parameters)
     with pytest.raises(InvalidInputError):

@@ -16,7 +16,7 @@ def _model(**metadata: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_a_signed_model_is_read_as_it_was(name: str) -> None:
+def test_reads_a_signed_model_unchanged(name: str) -> None:
     assert read_graph(GRAPHS[name].model) == GRAPHS[name]
 
 

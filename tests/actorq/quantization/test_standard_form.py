@@ -19,8 +19,8 @@ from tests.builders.processors import exact_here
 from tests.quantizer_service.policy_graphs import GRAPHS, Tensors, mlp
 from tests.quantizer_service.policy_runs import all_outputs_of, emitted, random_inputs, random_parameters
 
-# Of the largest output. Activations of int4 are in 8 bits where ONNX Runtime multiplies, and in float32 in this form.
-# The standard has no LSTM of integers, so in this form its activations are in float32.
+# Share of the largest output. ONNX Runtime's int4 product has 8-bit activations, and this form has float32 activations.
+# The standard has no integer LSTM, so this form has float32 activations there, too.
 TOLERANCE = {"int4": 0.02, "int8 lstm": 0.01}
 
 
@@ -32,10 +32,10 @@ def emitted_as(scheme: str, name: str = "mlp", ends: bool = True) -> tuple[bytes
 
 
 def plainly(model: bytes, feeds: Tensors) -> list[NDArray[np.float32]]:
-    """Every output by ONNX Runtime as the nodes say: it fuses none of them."""
+    """Every output in ONNX Runtime without any fusion of nodes."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    # More threads would only spin.
+    # More threads would only wait in a loop.
     options.intra_op_num_threads = 1
     outputs: list[NDArray[np.float32]] = ort.InferenceSession(model, options).run(None, feeds)
     return outputs

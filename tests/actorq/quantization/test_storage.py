@@ -71,7 +71,7 @@ def test_layers_that_the_gate_keeps_in_float_are_stored_as_float(scheme: str) ->
 
 
 @pytest.mark.parametrize(("int8_storage", "form"), [(False, INT8_PER_CHANNEL), (True, INT8_PER_TENSOR)])
-def test_int8_weights_has_one_scale_for_all_channels_in_small_files_alone(int8_storage: bool, form: str) -> None:
+def test_int8_weights_uses_one_scale_only_in_small_files(int8_storage: bool, form: str) -> None:
     source, inputs = GRAPHS["mlp"], random_inputs(Graph.parse(GRAPHS["mlp"]), 64, 1)
     parameters = random_parameters(source, 0)
     made = emission(_plan(source, "int8-weights", int8_storage=int8_storage, per_tensor_error=1.0), parameters)

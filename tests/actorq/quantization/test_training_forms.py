@@ -1,4 +1,4 @@
-"""A training form tells what an emitted model computes. NumPy computes it here, from the form alone."""
+"""A training form describes the computation of an emitted model. NumPy computes it here from the form alone."""
 
 from collections.abc import Mapping
 
@@ -23,7 +23,7 @@ SOURCE = mlp(32, 48, 32)
 
 
 def averaged() -> PolicyGraph:
-    """Two convolutions whose outputs no layer reads as they are: one is pooled, the other rectified and averaged."""
+    """Two convolutions whose outputs no layer reads directly: one is pooled, the other rectified and averaged."""
     nodes = [
         helper.make_node("Conv", ["observation", "a.weight"], ["a"]),
         helper.make_node("MaxPool", ["a"], ["pooled"], kernel_shape=[2, 2]),
@@ -86,7 +86,7 @@ def in_blocks(values: Array, block: int, bits: int) -> Array:
 
 
 def computed(graph: Graph, parameters: Tensors, forms: Mapping[str, TrainingForm], ranges: Ranges, x: Array) -> Array:
-    """Linear layers with a Relu between, as the forms tell."""
+    """Linear layers with a Relu between them, computed from the forms."""
     for index, layer in enumerate(graph.layers):
         weight, bias, form, scale = parameters[layer.weight], parameters[str(layer.bias)], forms.get(layer.name), 1.0
         if form is not None and form.inputs is not None:
@@ -123,7 +123,7 @@ def test_a_form_computes_what_the_emitted_model_computes(scheme: str, ends: bool
 
 
 @pytest.mark.parametrize("name", STATIC)
-def test_static_grids_at_their_places_are_those_of_the_emitted_model(name: str) -> None:
+def test_static_grids_match_the_emitted_model(name: str) -> None:
     source, graph = STATIC[name], Graph.parse(STATIC[name])
     parameters, batch = random_parameters(source, 4), random_inputs(graph, 64)
     plan = Plan(graph, scheme_named("int8-static"), Options(ends=True, compensate=False))
@@ -147,7 +147,7 @@ def test_static_grids_at_their_places_are_those_of_the_emitted_model(name: str) 
     assert not nodes
 
 
-def test_a_form_tells_whether_the_weights_of_a_layer_share_a_scale() -> None:
+def test_a_form_says_whether_the_weights_of_a_layer_share_a_scale() -> None:
     held = {"layers.1": INT8_PER_TENSOR, "layers.2": INT8_PER_CHANNEL}
 
     forms = training_forms("int8", Graph.parse(SOURCE), held)
@@ -167,7 +167,7 @@ def test_a_scheme_that_is_not_installed_has_no_forms() -> None:
     assert training_forms("elsewhere", Graph.parse(SOURCE), {"layers.1": INT8_PER_CHANNEL}) == {}
 
 
-def test_places_are_those_of_ranges_on_the_calibration_batch() -> None:
+def test_a_form_lists_the_places_with_calibrated_ranges() -> None:
     place, own = Place("a", True), Place("b", False)
 
     assert TrainingForm().places == TrainingForm(inputs=Uint8(lambda low, high: (1.0, 0))).places == ()

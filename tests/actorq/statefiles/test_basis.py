@@ -12,7 +12,7 @@ def opened(root: Path, settings: int) -> None:
     open_folder(root, "actorq compare", ("runs",), {"settings": settings}, {"settings": "has other settings ({})"})
 
 
-def test_a_folder_whose_first_file_did_not_fit_on_the_disk_can_be_taken(tmp_path: Path) -> None:
+def test_accepts_a_folder_whose_first_file_did_not_fit_on_the_disk(tmp_path: Path) -> None:
     partial = tmp_path / ".basis.json.partial"
     partial.symlink_to("/dev/full")
     with pytest.raises(UserError, match=f"{tmp_path}.*No space left"):
@@ -24,7 +24,7 @@ def test_a_folder_whose_first_file_did_not_fit_on_the_disk_can_be_taken(tmp_path
         opened(tmp_path, 2)
 
 
-def test_a_subfolder_that_was_deleted_to_make_room_is_made_again(tmp_path: Path) -> None:
+def test_recreates_a_deleted_subfolder(tmp_path: Path) -> None:
     opened(tmp_path, 1)
     written = (tmp_path / "basis.json").stat().st_mtime_ns
     (tmp_path / "runs").rmdir()

@@ -1,4 +1,4 @@
-"""State files with a digest: no change of a byte goes unseen, and a copy survives one fault."""
+"""State files with a digest: every changed byte is detected, and a copy survives one fault."""
 
 import errno
 import json
@@ -24,7 +24,7 @@ from actorq.statefiles.documents import (
 VALUES = {"run_id": "abc", "lives": 3, "rng": {"state": 2**100}, "elapsed_s": 0.1, "best": None, "shape": [4, 2]}
 
 
-def test_values_come_back_and_other_readers_find_plain_json(tmp_path: Path) -> None:
+def test_restores_values_from_plain_json(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     write_document(path, VALUES)
     assert read_document(path) == VALUES
@@ -34,7 +34,7 @@ def test_values_come_back_and_other_readers_find_plain_json(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("indent", [None, 2])
-def test_no_byte_can_change_the_values_unseen(tmp_path: Path, indent: int | None) -> None:
+def test_detects_every_changed_byte(tmp_path: Path, indent: int | None) -> None:
     path = tmp_path / "run.json"
     write_document(path, VALUES, indent=indent)
     data = path.read_bytes()
@@ -49,7 +49,7 @@ def test_no_byte_can_change_the_values_unseen(tmp_path: Path, indent: int | None
     assert found > 2 * len(data)
 
 
-def test_no_truncation_goes_unseen(tmp_path: Path) -> None:
+def test_detects_every_truncation(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     write_document(path, VALUES)
     data = path.read_bytes()
@@ -59,7 +59,7 @@ def test_no_truncation_goes_unseen(tmp_path: Path) -> None:
             read_document(path)
 
 
-def test_a_missing_document_is_not_a_damaged_one(tmp_path: Path) -> None:
+def test_distinguishes_a_missing_document_from_a_damaged_one(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_document(tmp_path / "run.json")
     (tmp_path / "folder.json").mkdir()
@@ -85,7 +85,7 @@ def test_one_of_two_copies_is_enough(
 
 
 def unreadable(path: Path) -> None:
-    """As on a failing disk: no user, not even root, can read it."""
+    """Simulates a failing disk: no user can read the file, not even root."""
     path.unlink(missing_ok=True)
     path.symlink_to(path.name)
 
@@ -96,14 +96,14 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_at_once")
-def test_a_document_that_cannot_be_read_is_not_a_damaged_one(tmp_path: Path) -> None:
+def test_distinguishes_an_unreadable_document_from_a_damaged_one(tmp_path: Path) -> None:
     unreadable(tmp_path / "run.json")
     with pytest.raises(UnreadableError, match=r"run\.json.*symbolic links"):
         read_document(tmp_path / "run.json")
 
 
 @pytest.mark.usefixtures("_at_once")
-def test_a_fault_that_passes_is_not_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_after_a_temporary_read_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, read, faults = tmp_path / "run.json", Path.read_bytes, [errno.EMFILE, errno.EIO]
     write_document(path, VALUES)
 
@@ -120,7 +120,7 @@ def test_a_fault_that_passes_is_not_noticed(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.usefixtures("_at_once")
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("other", ["whole", "missing", "damaged", "unreadable"])
-def test_a_copy_counts_where_the_other_one_cannot_be_read(tmp_path: Path, first: bool, other: str) -> None:
+def test_uses_the_copy_if_the_document_is_unreadable(tmp_path: Path, first: bool, other: str) -> None:
     path = tmp_path / "run.json"
     write_twice(path, VALUES)
     hit, rest = (path, copy_of(path)) if first else (copy_of(path), path)
@@ -133,7 +133,7 @@ def test_a_copy_counts_where_the_other_one_cannot_be_read(tmp_path: Path, first:
         read_either(path)
 
 
-def test_two_damaged_copies_are_refused_and_no_copies_are_no_document(tmp_path: Path) -> None:
+def test_refuses_two_damaged_copies_and_returns_none_without_copies(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     assert read_either(path) is None
     write_twice(path, VALUES)
@@ -146,7 +146,7 @@ def test_two_damaged_copies_are_refused_and_no_copies_are_no_document(tmp_path: 
     remove_both(path)
 
 
-def test_a_signed_text_is_known_again_and_a_changed_one_is_not() -> None:
+def test_recognizes_an_unchanged_signed_text() -> None:
     signed = sign_text("seed: 7\nname: ä\n").encode()
     assert is_as_signed(signed)
     assert not is_as_signed(signed.replace(b"7", b"8", 1))

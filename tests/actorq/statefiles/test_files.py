@@ -7,7 +7,7 @@ from actorq.statefiles.files import replace_file, replace_together
 
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize(("data", "expected"), [(b"\xff\x00", b"\xff\x00"), ("é\n", b"\xc3\xa9\n")])
-def test_a_file_is_replaced_and_nothing_is_left_aside(
+def test_replaces_a_file_and_leaves_no_other_file(
     tmp_path: Path, data: bytes | str, expected: bytes, sync: bool
 ) -> None:
     path = tmp_path / "a.json"
@@ -29,7 +29,7 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None:
 def test_files_that_belong_together_are_replaced_both_or_not_at_all(tmp_path: Path) -> None:
     model, description = tmp_path / "p.onnx", tmp_path / "p.json"
     replace_together({model: b"one", description: "1"})
-    # The second one finds no room.
+    # The disk is full for the second file.
     (tmp_path / ".p.json.partial").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left"):
         replace_together({model: b"two", description: "2"})

@@ -1,4 +1,4 @@
-"""Numbers that are used once, however often the process that uses them dies."""
+"""Numbers are used once, however often the process dies."""
 
 import shutil
 import sys
@@ -11,13 +11,13 @@ from actorq.statefiles.highwater import BLOCK, LEAP, HighWaterMark
 
 
 def reopened(path: Path, known: int = 0) -> HighWaterMark:
-    """What a process finds that starts after another one was killed."""
+    """The state for a process that starts after another one was killed."""
     copy = path.with_suffix(".found.json")
     shutil.copy(path, copy)
     return HighWaterMark(copy, known)
 
 
-def test_a_new_mark_begins_at_nothing(tmp_path: Path) -> None:
+def test_a_new_mark_begins_at_zero(tmp_path: Path) -> None:
     assert HighWaterMark(tmp_path / "mark.json", 0).floor == 0
 
 
@@ -40,7 +40,7 @@ def test_few_numbers_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.Monke
     path = tmp_path / "mark.json"
     mark = HighWaterMark(path, 0)
     mark.reserve(1)
-    # The disk takes nothing more.
+    # The disk accepts no more writes.
     path.with_name(f".{path.name}.partial").mkdir()
 
     for number in range(2, 2 + BLOCK):
@@ -67,7 +67,7 @@ def test_a_closed_mark_leaves_no_gap(tmp_path: Path) -> None:
 
 def test_a_block_that_is_being_reserved_leaves_no_gap_either(tmp_path: Path) -> None:
     def late(*_: object) -> None:
-        """Hold a new thread up at its first call."""
+        """Block a new thread at its first call."""
         sys.setprofile(None)
         threading.Event().wait(0.2)
 
@@ -96,7 +96,7 @@ def test_the_mark_is_never_below_the_known_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("found", [b"", b"{}", b'{"mark": 3}', b"\xff" * 40, None])
-def test_a_lost_mark_is_told_and_leapt_over(
+def test_logs_a_lost_mark_and_continues_far_above(
     found: bytes | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "mark.json"
@@ -111,7 +111,7 @@ def test_a_lost_mark_is_told_and_leapt_over(
     assert str(10 + LEAP + 1) in line
 
 
-def test_every_flipped_bit_of_the_file_is_found(tmp_path: Path) -> None:
+def test_detects_every_flipped_bit(tmp_path: Path) -> None:
     path = tmp_path / "mark.json"
     HighWaterMark(path, 0).reserve(20)
     whole = path.read_bytes()

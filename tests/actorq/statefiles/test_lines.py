@@ -1,4 +1,4 @@
-"""Lines with a CRC: damage costs the lines that it hits, and no others."""
+"""Lines with a CRC: damage affects only the damaged lines."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def damaged(path: Path) -> list[bytes]:
     return [line for line, values in read_lines(path) if values is None]
 
 
-def test_objects_come_back_and_other_readers_find_plain_json(tmp_path: Path) -> None:
+def test_restores_objects_from_plain_json(tmp_path: Path) -> None:
     assert whole(tmp_path / "log", DATA) == VALUES
     for line, values in zip(DATA.splitlines(), VALUES, strict=True):
         plain = json.loads(line)
@@ -36,12 +36,12 @@ def test_a_damaged_byte_costs_one_line_at_most(tmp_path: Path, mask: int) -> Non
         found = whole(path, DATA[:position] + bytes([DATA[position] ^ mask]) + DATA[position + 1 :])
         hit = DATA[:position].count(b"\n")
         others = VALUES[:hit] + VALUES[hit + 1 :]
-        # A damaged newline costs none.
+        # A damaged newline loses no line.
         assert found == (VALUES if DATA[position] == ord("\n") else others)
         assert bool(damaged(path)) == (found != VALUES)
 
 
-def test_zeros_over_several_lines_cost_these(tmp_path: Path) -> None:
+def test_zeros_affect_only_the_overwritten_lines(tmp_path: Path) -> None:
     path = tmp_path / "log"
     start, stop = DATA.index(b"\n") - 3, len(DATA) - len(encode_line(VALUES[2])) - 3
     assert whole(path, DATA[:start] + bytes(stop - start) + DATA[stop:]) == VALUES[2:]

@@ -1,4 +1,4 @@
-"""One writer of a folder, also when somebody removes its lock file."""
+"""A folder has one writer, even if somebody removes its lock file."""
 
 import errno
 import fcntl
@@ -15,7 +15,7 @@ from actorq.statefiles.locks import WriterLock
 TAKEN = UserError("taken")
 
 
-def test_a_folder_has_one_writer_until_it_gives_the_lock_back(tmp_path: Path) -> None:
+def test_a_folder_has_one_writer_until_the_lock_is_released(tmp_path: Path) -> None:
     lock = WriterLock(tmp_path / "new" / "folder", "lock", TAKEN)
     with pytest.raises(UserError, match="taken"):
         WriterLock(tmp_path / "new" / "folder", "lock", TAKEN)
@@ -26,7 +26,7 @@ def test_a_folder_has_one_writer_until_it_gives_the_lock_back(tmp_path: Path) ->
     WriterLock(tmp_path / "new" / "folder", "lock", TAKEN).close()
 
 
-def test_a_removed_lock_file_lets_no_second_writer_in(tmp_path: Path) -> None:
+def test_a_removed_lock_file_allows_no_second_writer(tmp_path: Path) -> None:
     lock = WriterLock(tmp_path, "lock", TAKEN)
     (tmp_path / "lock").unlink()
     with pytest.raises(UserError, match="taken"):
@@ -41,7 +41,7 @@ WriterLock(Path({str(tmp_path)!r}), "lock", SystemExit(3))
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-def test_a_process_that_has_ended_holds_nothing(tmp_path: Path) -> None:
+def test_an_ended_process_holds_no_lock(tmp_path: Path) -> None:
     script = f"""
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a log line may hold, whoever wrote the text that it quotes."""
+"""The content of log lines, for any quoted text."""
 
 import json
 import logging
@@ -61,7 +61,7 @@ def test_a_percent_sign_in_a_name_is_kept() -> None:
     )
 
 
-def test_a_process_logs_so_to_standard_error() -> None:
+def test_a_process_logs_to_standard_error_in_this_form() -> None:
     program = (
         "import logging; from actorq.telemetry.logs import configure_logging; configure_logging('learner');"
         "logging.getLogger('x').info('a\\nb'); logging.getLogger('grpc').info('c')"
@@ -105,7 +105,7 @@ def test_a_traceback_is_one_value_of_its_json_line() -> None:
 
 
 class Lines(logging.Handler):
-    """What passes a filter."""
+    """The lines that pass a filter."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Lines(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def test_a_flood_of_one_line_is_some_of_them_and_a_count() -> None:
+def test_limits_a_flood_of_one_line_and_counts_the_rest() -> None:
     now = 0.0
     handler, log = Lines(lambda: now), logging.Logger("flood")
     log.addHandler(handler)

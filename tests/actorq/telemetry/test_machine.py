@@ -1,4 +1,4 @@
-"""What the driver of GPUs tells."""
+"""GPU models from the driver's files."""
 
 from pathlib import Path
 

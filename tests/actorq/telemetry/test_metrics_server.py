@@ -1,4 +1,4 @@
-"""Metrics as Prometheus gets them: over HTTP, while calls come and go."""
+"""Prometheus metrics over HTTP, while calls begin and end."""
 
 import asyncio
 import itertools
@@ -38,7 +38,7 @@ def scrape(address: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def probe(server: HttpServer, path: str) -> int:
-    """The status of its answer."""
+    """The status code of the answer."""
     try:
         with urllib.request.urlopen(f"http://{server.address}{path}", timeout=20) as response:
             return int(response.status)
@@ -85,7 +85,7 @@ def open_server(
             server.close()
 
 
-def test_a_scrape_has_what_the_service_tells_and_what_its_process_uses() -> None:
+def test_a_scrape_has_metrics_of_the_service_and_of_its_process() -> None:
     families = [
         gauge("actorq_height_meters", "How high.", 1.5),
         counter("actorq_falls", "How often.", 3),
@@ -167,7 +167,7 @@ def test_calls_are_counted_by_how_they_ended() -> None:
     assert samples["actorq_stream_errors_total", (("grpc_method", "WatchStatus"), service)] == 2
 
 
-def test_a_service_whose_loop_hangs_or_is_gone_still_tells_what_its_process_uses(
+def test_a_service_with_a_hanging_loop_still_serves_process_metrics(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stuck, closed = asyncio.new_event_loop(), asyncio.new_event_loop()
@@ -184,7 +184,7 @@ def test_a_service_whose_loop_hangs_or_is_gone_still_tells_what_its_process_uses
     assert "not answered" in caplog.text
 
 
-def test_probes_tell_whether_it_is_alive_and_whether_it_serves() -> None:
+def test_probes_report_liveness_and_readiness() -> None:
     alive, serving = [True], [False]
     with open_server([], serving=lambda: serving[0], alive=lambda: alive[0]) as server:
         assert (probe(server, "/healthz"), probe(server, "/readyz")) == (200, 503)
@@ -204,12 +204,12 @@ def test_readiness_over_http_is_health_over_grpc() -> None:
         assert probe(server, "/readyz") == 503
 
 
-def test_a_client_that_says_nothing_or_hangs_up_leaves_nothing_in_the_log(
+def test_a_silent_or_disconnecting_client_leaves_no_log_line(
     capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with closing(HttpServer("--metrics", "127.0.0.1:0", answer_ok, patience_s=0.05)) as server:
         with connected(server) as silent:
-            # The server closes it after its patience.
+            # The server closes the connection after its patience.
             assert silent.recv(1) == b""
         with connected(server) as leaving:
             # This resets the connection.
@@ -231,11 +231,11 @@ def test_a_client_that_sends_its_request_too_slowly_is_cut_off() -> None:
         assert received == b""
 
 
-def test_connections_that_do_nothing_leave_room_for_probes() -> None:
+def test_idle_connections_leave_room_for_probes() -> None:
     with closing(HttpServer("--metrics", "127.0.0.1:0", answer_ok, patience_s=1e6)) as server, ExitStack() as opened:
         idle = [opened.enter_context(connected(server)) for _ in range(40)]
         assert probe(server, "/healthz") == 200
-        # The oldest ones made room for the others and for the probe.
+        # The oldest connections were closed for the others and for the probe.
         assert [each.recv(1) for each in idle[:9]] == [b""] * 9
         assert len(server._server._open) <= 32
 
@@ -246,17 +246,17 @@ def test_the_metrics_server_listens_on_ipv6_too() -> None:
         assert probe(server, "/healthz") == 200
 
 
-def test_a_port_that_is_taken_is_the_users_mistake() -> None:
+def test_a_used_port_is_the_users_mistake() -> None:
     with open_server([]) as server, pytest.raises(UserError, match=f"--metrics.*{server.address}.*in use"):
         HttpServer("--metrics", server.address, lambda environ, start_response: [])
 
 
-def test_an_address_that_is_none_is_the_users_mistake() -> None:
+def test_a_malformed_address_is_the_users_mistake() -> None:
     with pytest.raises(UserError, match=r"--metrics.*HOST:PORT.*9090"):
         HttpServer("--metrics", "9090", lambda environ, start_response: [])
 
 
-def test_scrapes_that_take_too_much_time_get_the_last_metrics_again() -> None:
+def test_expensive_scrapes_get_the_last_metrics() -> None:
     collected, scrapes = itertools.count(1), 0
 
     def collect() -> list[Metric]:

@@ -1,4 +1,4 @@
-"""What a process says about its own resources."""
+"""A process's report about its own resources."""
 
 import os
 import subprocess
@@ -20,11 +20,11 @@ def test_a_process_measures_itself() -> None:
     assert 1 << 20 < stats.resident_bytes <= stats.peak_resident_bytes < 1 << 40
 
 
-def test_the_start_is_known_to_a_few_hundredths_of_a_second() -> None:
+def test_measures_the_start_to_a_few_hundredths_of_a_second() -> None:
     asking = "from actorq.telemetry.process_stats import measure_process; print(measure_process('x', 'y').started_at)"
     before = time.time()
     answer = subprocess.run([sys.executable, "-c", asking], capture_output=True, text=True, check=True).stdout
-    # The kernel counts hundredths. The process started after the call and before its own imports, which take longer.
+    # The kernel counts hundredths of a second. The process started after the call and before its own imports.
     assert before - 0.02 <= float(answer) <= time.time() - 0.02
 
 
@@ -39,7 +39,7 @@ def test_cpu_time_grows_with_work_and_the_start_stays() -> None:
     assert after.node
 
 
-def test_the_peak_stays_when_memory_is_given_back() -> None:
+def test_the_peak_stays_when_memory_is_released() -> None:
     size = 64 << 20
     before = measure_process("x", "actor").resident_bytes
     block = bytearray(os.urandom(1 << 20) * 64)
@@ -80,7 +80,7 @@ sys.stdin.read()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are named as on Linux")
-def test_the_launcher_is_told_of_with_its_fork_server() -> None:
+def test_measures_the_launcher_with_its_fork_server() -> None:
     def launcher_cpu_seconds() -> float:
         told = subprocess.run([sys.executable, "-c", LAUNCHED], capture_output=True, text=True, check=True).stdout
         assert f"name='launcher', role='launcher', node='n', pid={os.getpid()}" in told
@@ -90,5 +90,5 @@ def test_the_launcher_is_told_of_with_its_fork_server() -> None:
     with subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         server.stdout.readline()
-        # The kernel counts in hundredths of a second, of each process on its own.
+        # The kernel counts hundredths of a second for each process separately.
         assert launcher_cpu_seconds() >= alone + 0.2

@@ -1,4 +1,4 @@
-"""Any number of callers leaves the thread time for other work."""
+"""Rationed answers leave the thread time for other work."""
 
 from actorq.telemetry.rationed import Rationed
 
@@ -16,7 +16,7 @@ class Service:
         return self.made, self.state
 
 
-def test_callers_that_come_all_the_time_take_a_fifth_of_the_time() -> None:
+def test_constant_callers_use_a_fifth_of_the_time() -> None:
     service = Service()
     while service.now < 100.0:
         assert service.answers.get() == (service.made, "training")
@@ -29,7 +29,7 @@ def test_a_few_callers_get_a_fresh_answer_each() -> None:
     assert [service.answers.get()[0] for _ in range(5)] == [1, 2, 3, 4, 5]
 
 
-def test_an_outdated_answer_is_never_given() -> None:
+def test_never_returns_an_outdated_answer() -> None:
     service = Service()
     for _ in range(100):
         service.answers.get()

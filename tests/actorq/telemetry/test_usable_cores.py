@@ -22,7 +22,7 @@ def cores(tmp_path: Path, membership: str, files: dict[str, str]) -> int:
     return usable_cores(tmp_path / "cgroup", own)
 
 
-def test_without_a_limit_the_affinity_counts(tmp_path: Path) -> None:
+def test_uses_the_affinity_without_a_limit(tmp_path: Path) -> None:
     assert cores(tmp_path, "0::/\n", {"cpu.max": "max 100000"}) == 8
     assert usable_cores(tmp_path / "nothing", tmp_path / "missing") == 8
 
@@ -36,7 +36,7 @@ def test_a_limit_above_the_affinity_adds_nothing(tmp_path: Path) -> None:
     assert cores(tmp_path, "0::/\n", {"cpu.max": "1600000 100000"}) == 8
 
 
-def test_the_smallest_limit_of_a_cgroup_and_those_above_it_counts(tmp_path: Path) -> None:
+def test_uses_the_smallest_limit_of_a_cgroup_and_its_parents(tmp_path: Path) -> None:
     files = {"pods/cpu.max": "200000 100000", "pods/learner/cpu.max": "400000 100000"}
     assert cores(tmp_path, "0::/pods/learner\n", files) == 2
 

@@ -36,7 +36,7 @@ class Authority:
         uris: tuple[str, ...] = (identity_uri("operator", "actorq"),),
         serial: int | None = None,
     ) -> Path:
-        """Write ca.crt, tls.crt and tls.key of a member into a folder of its own, over those that it had."""
+        """Write ca.crt, tls.crt and tls.key of a member into its folder. Replaces existing files."""
         folder = folder / name
         folder.mkdir(exist_ok=True)
         key = ec.generate_private_key(ec.SECP256R1())

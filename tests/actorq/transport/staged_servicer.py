@@ -1,4 +1,4 @@
-"""A real server on a real socket with a learner whose behaviour a test chooses."""
+"""A real server on a real socket with a learner whose behavior a test chooses."""
 
 import asyncio
 import threading
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 
 async def nothing() -> None:
-    """What a learner does by default."""
+    """The default behavior of a learner."""
 
 
 class StagedLearner(learner_pb2_grpc.LearnerServiceServicer):
-    """Calls `act` in every method, after one good answer where the answers are a stream."""
+    """Calls `act` in every method. In streams, after one good answer."""
 
     def __init__(self, act: Callable[[], Coroutine[Any, Any, None]] = nothing, path: str = "") -> None:
         self._act = act
@@ -75,7 +75,7 @@ def running() -> learner_pb2.RunStatus:
 
 
 class Stage:
-    """The server's address, and its event loop for what has to happen there."""
+    """The server's address, and its event loop for work that must happen there."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, server: Server) -> None:
         self._loop = loop
@@ -100,7 +100,7 @@ def serving(
     access: Access | None = None,
     address: str = "127.0.0.1:0",
 ) -> Iterator[Stage]:
-    """Serve on another thread until the block ends; a learner unless `add` says how to serve something else."""
+    """Serve on another thread until the block ends: a learner, or the services that `add` adds."""
     started: Future[Stage] = Future()
     loop = asyncio.new_event_loop()
     done = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Who is let in by a certificate: its role, its run, its name, and the deny list, also for streams that are open."""
+"""Which calls a certificate allows: its role, run and name, and the deny list, also for open streams."""
 
 import queue
 import re
@@ -55,7 +55,7 @@ def server_certificates(authority: Authority, folder: Path) -> Certificates:
         ((identity_uri("meter", "actorq"),), r"meter.*LearnerService\.GetStatus.*monitor, operator"),
     ],
 )
-def test_a_certificate_that_does_not_allow_a_call_is_told_why(
+def test_the_refusal_of_a_call_names_the_reason(
     uris: tuple[str, ...], fact: str, authority: Authority, tmp_path: Path
 ) -> None:
     client = Certificates.load(authority.issue(tmp_path, "client", uris=uris))
@@ -68,7 +68,7 @@ def test_a_certificate_that_does_not_allow_a_call_is_told_why(
     assert "\n" not in str(caught.value)
 
 
-def test_uris_of_others_beside_ours_do_not_matter(authority: Authority, tmp_path: Path) -> None:
+def test_ignores_other_uris_in_a_certificate(authority: Authority, tmp_path: Path) -> None:
     uris = ("https://example.org/me", OPERATOR, "spiffe://example.org/workload")
     client = Certificates.load(authority.issue(tmp_path, "client", uris=uris))
     with (
@@ -78,7 +78,7 @@ def test_uris_of_others_beside_ours_do_not_matter(authority: Authority, tmp_path
         assert learner.status().run_id == "run"
 
 
-def test_a_service_serves_the_run_that_it_is_told_of(authority: Authority, tmp_path: Path) -> None:
+def test_a_service_serves_only_its_configured_run(authority: Authority, tmp_path: Path) -> None:
     client = Certificates.load(authority.issue(tmp_path, "client", uris=(identity_uri("operator", "lab"),)))
     server = server_certificates(authority, tmp_path)
     with (
@@ -107,11 +107,11 @@ def test_a_denied_certificate_is_refused_from_the_next_call_on_and_its_open_stre
         denied.write_text(f"# left the team\nserial={SERIAL:012X}\n")
         with pytest.raises(DeniedError, match=f"learner at {stage.address}.*A1B2C3D4E5F"):
             next(mallory.watch())
-        # It waits for a message that never comes, so only the end of the stream ends it.
+        # The stream waits for a message that never comes. Only its end can end the wait.
         with pytest.raises(DeniedError, match=f"learner at {stage.address}.*A1B2C3D4E5F"):
             next(stream)
         assert next(alice.watch()).run_id == "run"
-        # A list that is gone admits nobody again. An empty one does.
+        # A missing list admits no denied certificate again. An empty list does.
         denied.unlink()
         with pytest.raises(DeniedError):
             next(mallory.watch())
@@ -191,7 +191,7 @@ def test_names_that_a_certificate_allows(allowed: str, name: str, may: bool) -> 
 
 
 class Call:
-    """The context of a call whose peer has shown a certificate."""
+    """The context of a call whose peer has presented a certificate."""
 
     def __init__(self, authentication: dict[str, list[bytes]]) -> None:
         self._authentication = authentication
@@ -218,7 +218,7 @@ def test_without_tls_an_actor_has_any_name() -> None:
     require_member(None, "anything", "evaluator")
 
 
-def test_a_deny_list_takes_the_serial_numbers_of_openssl_and_handwritten_ones(tmp_path: Path) -> None:
+def test_a_deny_list_accepts_serial_numbers_in_all_usual_forms(tmp_path: Path) -> None:
     path = tmp_path / "denied"
     path.write_text("serial=0A1B\n\n0a:1c  # of an actor\n  ff\n")
     denied = DenyList(path)
@@ -236,7 +236,7 @@ def test_a_deny_list_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path)
         DenyList(tmp_path)
 
 
-def test_a_deny_list_that_is_damaged_later_is_told_once_and_the_list_before_stays(
+def test_logs_a_damaged_deny_list_once_and_keeps_the_previous_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "denied"
@@ -252,14 +252,14 @@ def test_a_deny_list_that_is_damaged_later_is_told_once_and_the_list_before_stay
     assert 0x12 not in denied
 
 
-def test_a_deny_list_that_cannot_be_looked_at_admits_nobody_that_it_denied(
+def test_an_unreadable_deny_list_still_denies_its_certificates(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "denied"
     path.write_text("12\n")
     denied = DenyList(path)
     path.unlink()
-    # The system cannot say whether the file is there, as with missing permissions.
+    # The system cannot determine whether the file exists, as with missing permissions.
     path.symlink_to(path)
     assert 0x12 in denied
     assert 0x12 in denied
@@ -283,7 +283,7 @@ def test_a_connection_has_to_be_opened_again_after_its_age(authority: Authority,
         stream = learner.watch(patience_s=0.0)
         assert next(stream).run_id == "run"
         Authority().issue(tmp_path, "server")
-        # The client is not of the server's new authority, but its connection is older than that.
+        # The server's new authority did not sign the client's certificate, but the connection is older.
         with pytest.raises(UnavailableError):
             next(stream)
         with pytest.raises(UnavailableError, match=stage.address):

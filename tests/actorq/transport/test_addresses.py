@@ -1,4 +1,4 @@
-"""What a listening address reaches."""
+"""Parsing of addresses, and who can reach them."""
 
 import re
 
@@ -39,5 +39,5 @@ def test_loopback_is_reached_from_this_machine_only(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "128.0.0.1", "learner", "localhost.example.org", ""])
-def test_everything_else_may_be_reached_from_others(host: str) -> None:
+def test_other_addresses_may_be_reached_from_other_machines(host: str) -> None:
     assert not is_loopback(host)

@@ -1,4 +1,4 @@
-"""The development authority: who gets what, and that the members it makes talk to each other."""
+"""The development authority: its files, and connections between its members."""
 
 import stat
 from datetime import UTC, datetime, timedelta
@@ -74,7 +74,7 @@ def test_certificates_last_as_long_as_asked(made: Path) -> None:
     assert abs(issued.not_valid_after_utc - NOW - timedelta(days=30)) < timedelta(seconds=2)
 
 
-def test_services_are_valid_under_the_names_that_they_have_in_a_cluster(made: Path) -> None:
+def test_certificates_are_valid_for_the_services_names_in_a_cluster(made: Path) -> None:
     dns = names(made, "learner").get_values_for_type(x509.DNSName)
     assert {"localhost", "learner", "learner.lab.svc", "learner.lab.svc.cluster.local", "gpu-box.example.org"} <= set(
         dns
@@ -98,7 +98,7 @@ def test_every_member_is_reached_through_port_forward(member: str, made: Path) -
     assert {ip_address("127.0.0.1"), ip_address("::1")} <= set(addresses)
 
 
-def test_members_of_an_authority_talk_to_each_other_and_to_nobody_else(made: Path, tmp_path: Path) -> None:
+def test_members_connect_only_to_members_of_the_same_authority(made: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     write_certificates(other, "lab", (), NOW, days=1)
     with serving(StagedLearner(), Certificates.of(made, "learner")) as stage:
@@ -113,7 +113,7 @@ def test_members_of_an_authority_talk_to_each_other_and_to_nobody_else(made: Pat
             client.status()
 
 
-def test_an_actor_is_not_believed_to_be_the_learner(made: Path) -> None:
+def test_clients_do_not_accept_an_actors_certificate_from_the_learner(made: Path) -> None:
     certificates = Certificates.of(made, "operator")
     assert certificates
     credentials = grpc.ssl_channel_credentials(
@@ -149,7 +149,7 @@ def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "two words", "-a", "https://learner", "a" * 254, "ü.org", "a..b"])
-def test_a_name_that_is_none_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
+def test_a_malformed_name_leaves_no_files(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"DNS name.*{name[:60]}"):
         write_certificates(tmp_path / "new", "lab", (name,), NOW, days=1)
     assert list(tmp_path.iterdir()) == []

@@ -25,7 +25,7 @@ def chunk(data: bytes) -> BlobPart:
 
 @settings(deadline=None)
 @given(data=st.binary(max_size=200), version=st.integers(0, 2**64 - 1), chunk_bytes=st.integers(1, 64))
-def test_a_blob_that_was_split_is_put_together_again(data: bytes, version: int, chunk_bytes: int) -> None:
+def test_joins_a_split_blob(data: bytes, version: int, chunk_bytes: int) -> None:
     parts = [BlobPart.FromString(part.SerializeToString()) for part in split_blob(data, version, chunk_bytes)]
     assembler = BlobAssembler(version)
     *open_ends, whole = [assembler.add(part) for part in parts]
@@ -34,7 +34,7 @@ def test_a_blob_that_was_split_is_put_together_again(data: bytes, version: int, 
     assert all(0 < len(part.chunk) <= chunk_bytes for part in parts[1:])
 
 
-def test_a_large_blob_travels_in_messages_that_every_receiver_takes() -> None:
+def test_splits_a_large_blob_into_messages_within_the_limit() -> None:
     data = bytes(2 * CHUNK_BYTES + 1)
     parts = list(split_blob(data))
     assert [len(part.chunk) for part in parts[1:]] == [CHUNK_BYTES, CHUNK_BYTES, 1]
@@ -78,13 +78,13 @@ def test_a_malformed_blob_is_refused(parts: list[BlobPart], fact: str) -> None:
         assembler.add(parts[-1])
 
 
-def test_a_blob_beyond_the_receivers_limit_is_refused_before_it_comes() -> None:
+def test_refuses_a_blob_above_the_limit_by_its_header() -> None:
     assembler = BlobAssembler(expected_version=7, limit_bytes=len(DATA) - 1)
     with pytest.raises(ExhaustedError, match=r"blob.* 7 .* 8$"):
         assembler.add(header())
 
 
-def test_a_blob_of_exactly_the_limit_is_taken() -> None:
+def test_accepts_a_blob_of_exactly_the_limit() -> None:
     assembler = BlobAssembler(expected_version=7, limit_bytes=len(DATA))
     assert assembler.add(header()) is None
     assert assembler.add(chunk(DATA)) == DATA
@@ -94,7 +94,7 @@ def mostly_zeros(size: int = 4800, values: int = 400) -> bytes:
     return b"".join(bytes(size // values - 1) + bytes([1 + i % 255]) for i in range(values))
 
 
-def test_sparse_bytes_travel_packed_to_a_receiver_that_takes_it() -> None:
+def test_packs_sparse_bytes_for_a_receiver_that_supports_it() -> None:
     data = mostly_zeros()
     parts = list(split_blob(data, 7, encodings=ENCODINGS))
     assembler = BlobAssembler(7, limit_bytes=len(data))
@@ -105,7 +105,7 @@ def test_sparse_bytes_travel_packed_to_a_receiver_that_takes_it() -> None:
     assert parts[0].header.size_bytes == sum(len(part.chunk) for part in parts[1:]) < len(data) / 5
 
 
-def test_a_receiver_that_takes_no_encoding_gets_bytes_as_they_are_and_so_do_dense_ones() -> None:
+def test_sends_dense_bytes_and_unsupported_encodings_unpacked() -> None:
     for data, encodings in ((mostly_zeros(), ()), (bytes(range(1, 256)) * 20, ENCODINGS)):
         opening, only = split_blob(data, 7, encodings=encodings)
         assert only.chunk == data

@@ -1,4 +1,4 @@
-"""Checksums of messages: a changed byte is found, in either direction, on a real connection."""
+"""Checksums of messages detect a changed byte in either direction, on a real connection."""
 
 import asyncio
 import socket
@@ -21,12 +21,12 @@ from tests.actorq.transport.staged_servicer import TIMEOUT_S, StagedLearner, ser
 
 
 @given(st.binary(max_size=300))
-def test_a_sealed_message_opens_to_itself(data: bytes) -> None:
+def test_unsealing_restores_a_sealed_message(data: bytes) -> None:
     assert unseal(seal(data)) == data
 
 
 @given(st.binary(max_size=100), st.data())
-def test_any_changed_bit_of_a_sealed_message_is_found(data: bytes, draw: st.DataObject) -> None:
+def test_detects_any_changed_bit_of_a_sealed_message(data: bytes, draw: st.DataObject) -> None:
     sealed = bytearray(seal(data))
     bit = draw.draw(st.integers(0, 8 * len(sealed) - 1))
     sealed[bit // 8] ^= 1 << bit % 8
@@ -36,13 +36,13 @@ def test_any_changed_bit_of_a_sealed_message_is_found(data: bytes, draw: st.Data
 
 @dataclass(frozen=True)
 class Details(grpc.HandlerCallDetails):
-    """What a server knows of a call before its first message."""
+    """A server's knowledge of a call before its first message."""
 
     method: str
     invocation_metadata: tuple[tuple[str, str], ...] = (("actorq-checksum", "crc32"),)
 
 
-def test_a_sealed_call_takes_no_plain_or_empty_message() -> None:
+def test_a_sealed_call_refuses_plain_and_empty_messages() -> None:
     call = SealedCall(Details("/actorq.v1.LearnerService/Join"), bytes, bytes)
     assert call.deserialize(seal(b"first")) == b"first"
     for changed in (b"plain", b""):
@@ -65,7 +65,7 @@ def test_plain_calls_get_plain_answers() -> None:
 
 @contextmanager
 def changing_link(target: str, change: Callable[[bytes, bool], bytes]) -> Iterator[str]:
-    """A TCP proxy that passes each piece through `change`, with whether it comes from the client."""
+    """A TCP proxy. `change` may modify each piece, and knows whether it comes from the client."""
     host, _, port = target.rpartition(":")
     loop = asyncio.new_event_loop()
 
@@ -102,7 +102,7 @@ NAME = "an-actor-with-a-name"
 
 
 @pytest.mark.parametrize("direction", ["request", "response"])
-def test_a_changed_byte_on_the_way_is_found(direction: str) -> None:
+def test_detects_a_byte_changed_in_transit(direction: str) -> None:
     def change(data: bytes, upward: bool) -> bytes:
         return data.replace(NAME.encode(), NAME.upper().encode()) if upward == (direction == "request") else data
 
@@ -117,7 +117,7 @@ def test_a_changed_byte_on_the_way_is_found(direction: str) -> None:
     assert caught.value.code() is expected
 
 
-def test_a_status_that_changed_on_the_way_is_no_reason_to_give_up() -> None:
+def test_retries_after_a_status_changed_in_transit() -> None:
     def change(data: bytes, upward: bool) -> bytes:
         return data if upward else data.replace(b"expected 3", b"expected 4")
 
@@ -133,7 +133,7 @@ def test_a_status_that_changed_on_the_way_is_no_reason_to_give_up() -> None:
         client.status()
 
 
-def test_a_call_whose_seal_was_changed_is_no_reason_to_give_up() -> None:
+def test_retries_after_a_seal_changed_in_transit() -> None:
     def change(data: bytes, upward: bool) -> bytes:
         return data.replace(b"actorq-checksum", b"actorq-checksun") if upward else data
 

@@ -1,4 +1,4 @@
-"""One exception, one status, one exception again at the other end: through a real server and a real channel."""
+"""Each error becomes one status and the same error again, through a real server and a real channel."""
 
 import asyncio
 import gc
@@ -16,7 +16,7 @@ from actorq.transport.errors import translated
 from actorq.v1 import learner_pb2
 from tests.actorq.transport.staged_servicer import TIMEOUT_S, StagedLearner, serving
 
-# What is raised in the service, and what the caller gets for it.
+# The error that the service raises, and the error that the caller gets.
 MAP: list[tuple[type[errors.ActorQError], type[errors.ActorQError]]] = [
     (errors.InvalidInputError, errors.InvalidInputError),
     (errors.UserError, errors.InvalidInputError),
@@ -100,7 +100,7 @@ def test_an_unexpected_exception_is_internal_and_its_traceback_stays_in_the_serv
     assert logged[0].exc_info is not None
 
 
-def test_a_service_that_answers_is_not_called_out_of_reach() -> None:
+def test_an_unavailable_answer_is_not_reported_as_unreachable() -> None:
     with (
         serving(StagedLearner(raising(errors.UnavailableError("the run is over")))) as stage,
         LearnerClient(stage.address) as client,
@@ -109,7 +109,7 @@ def test_a_service_that_answers_is_not_called_out_of_reach() -> None:
         client.status()
 
 
-def test_the_address_of_another_service_is_told_as_such() -> None:
+def test_reports_the_address_of_another_service() -> None:
     with (
         serving(StagedLearner()) as stage,
         QuantizerClient(stage.address) as client,
@@ -156,7 +156,7 @@ def test_an_error_that_another_task_went_through_leaves_that_task_running() -> N
     async def act() -> None:
         if not tasks:
             tasks.append(asyncio.create_task(goes_on(go)))
-            # It runs until it waits; from then on its frame is one of the error's.
+            # It runs until it waits. From then on, its frame belongs to the error's frames.
             await asyncio.sleep(0)
             raise failure
         go.set()
@@ -183,7 +183,7 @@ def test_the_memory_of_a_refused_call_is_freed_at_once() -> None:
         held = Held()
         alive.append(weakref.ref(held))
         failed.append(asyncio.get_running_loop().create_future())
-        # As of work in another thread: the error comes through a future.
+        # As with work in another thread, the error comes through a future.
         asyncio.get_running_loop().call_soon(failed[0].set_exception, errors.InvalidInputError("no"))
         await failed.pop()
 
@@ -216,7 +216,7 @@ def test_a_service_that_is_not_there_cannot_be_reached() -> None:
         client.status()
 
 
-def test_an_unknown_name_is_told_in_words() -> None:
+def test_reports_an_unknown_host_name_in_words() -> None:
     with (
         LearnerClient("learner.invalid:1") as client,
         pytest.raises(errors.UnavailableError, match=r"^learner at learner\.invalid:1 [^(]+\([^:\[\]()]+\)$"),

@@ -1,4 +1,4 @@
-"""Connections that send frames of no call are closed while memory grows, and honest ones stay."""
+"""Floods of frames without calls are closed while memory grows. Normal connections stay open."""
 
 import asyncio
 import errno
@@ -26,7 +26,7 @@ MIB = 2**20
         ("", None),
     ],
 )
-def test_a_peer_is_the_one_that_grpc_names(text: str, peer: tuple[str, int] | None) -> None:
+def test_parses_the_peer_names_of_grpc(text: str, peer: tuple[str, int] | None) -> None:
     assert peer_of(text) == peer
 
 
@@ -69,7 +69,7 @@ def test_a_connection_whose_calls_end_and_begin_is_no_flood() -> None:
 
 
 class Service:
-    """A listening socket with accepted connections that read what comes."""
+    """A listening socket, and accepted connections that read all data."""
 
     def __init__(self, count: int) -> None:
         self.listening = socket.create_server(("127.0.0.1", 0))
@@ -82,7 +82,7 @@ class Service:
         self.closed += 1
 
     def send(self, number: int, size: int) -> None:
-        """Send so many bytes to the service, which reads them."""
+        """Send this many bytes to the service, which reads them."""
         left = size
         while left:
             sent = self.clients[number].send(bytes(min(left, 64 * 1024)))
@@ -135,20 +135,20 @@ def test_the_connections_of_a_port_are_found_and_their_bytes_are_the_kernels() -
         assert service.is_open(0)
 
 
-def test_the_connection_that_floods_is_closed_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_closes_the_flooding_connection_and_logs_it_once(caplog: pytest.LogCaptureFixture) -> None:
     with guarded(3) as (service, guard, memory, clock):
         assert not guard.check()
         guard.traffic.begin(service.peer(1))
         memory.mib = 200
         assert guard.check()
         service.send(0, 17 * MIB)
-        # As much, but in messages.
+        # The same number of bytes, but in messages.
         service.send(1, 17 * MIB)
         guard.traffic.add(service.peer(1), 17 * MIB)
         clock.now += 0.25
         guard.check()
         assert [service.is_open(number) for number in range(3)] == [False, True, True]
-        # An address that has flooded has less room from then on.
+        # After a flood, an address has a lower limit.
         service.send(2, 5 * MIB)
         guard.check()
         assert not service.is_open(2)
@@ -156,7 +156,7 @@ def test_the_connection_that_floods_is_closed_and_told_once(caplog: pytest.LogCa
         assert caplog.text.count("127.0.0.1") == 1
 
 
-def test_without_growth_nobody_is_closed() -> None:
+def test_closes_no_connection_without_growth_of_memory() -> None:
     with guarded(1) as (service, guard, _, clock):
         for _ in range(3):
             service.send(0, 17 * MIB)
@@ -165,7 +165,7 @@ def test_without_growth_nobody_is_closed() -> None:
         assert service.is_open(0)
 
 
-def test_slow_overhead_is_no_flood() -> None:
+def test_slow_overhead_does_not_count_as_a_flood() -> None:
     with guarded(1) as (service, guard, memory, clock):
         for _ in range(8):
             memory.mib += 100
@@ -180,7 +180,7 @@ def test_growth_for_another_reason_ends_the_search() -> None:
         memory.mib = 300
         looks = [guard.check() for _ in range(20)]
         assert looks == [True] * 8 + [False] * 12
-        # From that memory on, growth counts again.
+        # Growth counts again from this amount of memory.
         memory.mib = 400
         assert guard.check()
         clock.now += 1.0
@@ -215,11 +215,11 @@ def test_the_guard_watches_until_it_is_cancelled() -> None:
             guard.port = service.port
             task = asyncio.create_task(guard.watch())
             memory.mib = 200
-            # The closed connection may break while it is written to.
+            # The connection may be closed during a write.
             with suppress(OSError):
                 while service.closed == 0:
                     await asyncio.to_thread(service.send, 0, MIB)
-            # The sender may see the end before the guard has told of it.
+            # The sender may see the end before the guard has logged it.
             while service.closed == 0:
                 await asyncio.sleep(0)
             task.cancel()

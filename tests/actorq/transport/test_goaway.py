@@ -1,4 +1,4 @@
-"""A server, or what changes bytes on the way, cannot end a client with an error code that HTTP/2 does not have."""
+"""An HTTP/2 error code that does not exist cannot crash a client."""
 
 import socket
 import struct
@@ -12,7 +12,7 @@ from contextlib import suppress
 import grpc
 import pytest
 
-# In a process of its own, because gRPC 1.84 and 1.85 end it.
+# In a separate process, because gRPC 1.84 and 1.85 crash it.
 CLIENT = """
 import sys
 import grpc
@@ -28,7 +28,7 @@ with grpc.insecure_channel(sys.argv[1]) as channel:
 
 
 def goaway(code: int) -> bytes:
-    """A frame that says that no stream was taken (RFC 9113, sec. 6.8)."""
+    """A frame that reports that no stream was processed (RFC 9113, sec. 6.8)."""
     payload = struct.pack(">II", 0, code)
     return struct.pack(">I", len(payload))[1:] + bytes((7, 0)) + struct.pack(">I", 0) + payload
 

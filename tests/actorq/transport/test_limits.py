@@ -1,4 +1,4 @@
-"""Peers that send rubbish, take too much, or say nothing: what a real server does with them."""
+"""A real server with peers that send garbage, use too many resources, or stay silent."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ from tests.actorq.transport.staged_servicer import SERVICE_NAME, TIMEOUT_S, Stag
 HEALTH = "grpc.health.v1.Health"
 REFLECTION = "grpc.reflection.v1alpha.ServerReflection"
 RUBBISH = b"\xff\xff\xff\xffnot a message"
-# Well-formed but for a name that is not UTF-8.
+# Well-formed except for a name that is not UTF-8.
 NO_TEXT = b"\x0a\x02\xc3\x28"
 
 
@@ -49,7 +49,7 @@ METHODS = [
 
 @pytest.mark.parametrize(("path", "streams_in", "streams_out"), METHODS)
 @pytest.mark.parametrize("data", [RUBBISH, NO_TEXT])
-def test_bytes_that_are_no_message_are_an_invalid_argument_without_a_traceback(
+def test_malformed_bytes_are_an_invalid_argument_without_a_traceback(
     path: str, streams_in: bool, streams_out: bool, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     if data is NO_TEXT and path.endswith(("GetStatus", "WatchStatus")):
@@ -72,7 +72,7 @@ def test_a_malformed_message_amid_a_stream_ends_it(caplog: pytest.LogCaptureFixt
     assert not [record for record in caplog.records if record.exc_info]
 
 
-def test_health_answers_while_all_calls_are_taken() -> None:
+def test_health_answers_at_the_limit_of_open_calls() -> None:
     limits = ServerLimits(open_calls=2)
 
     async def wait() -> None:
@@ -107,7 +107,7 @@ def test_a_call_that_ended_or_was_left_makes_room() -> None:
 
 
 def retried_until_there_is_room(client: LearnerClient) -> None:
-    """The server learns of a cancelled call a little later."""
+    """Wait: the server learns of a canceled call slightly later."""
     for _ in range(1000):
         try:
             client.status()
@@ -117,7 +117,7 @@ def retried_until_there_is_room(client: LearnerClient) -> None:
     raise AssertionError("a cancelled call still counts after a thousand others")
 
 
-def test_one_address_takes_half_of_a_quota_at_most() -> None:
+def test_one_address_uses_at_most_half_of_a_quota() -> None:
     quota = Quota(10)
     for port in range(5):
         quota.acquire(f"ipv4:10.0.0.1:{port}")
@@ -153,7 +153,7 @@ def connections(address: str, count: int) -> Iterator[list[socket.socket]]:
 
 
 def until_closed(connection: socket.socket) -> bytes:
-    """What the server says until it hangs up; raises TimeoutError when it does not."""
+    """The server's output until it closes the connection; raises TimeoutError if it does not."""
     said = b""
     try:
         while data := connection.recv(4096):
@@ -163,7 +163,7 @@ def until_closed(connection: socket.socket) -> bytes:
     return said
 
 
-def test_a_connection_that_says_nothing_is_closed() -> None:
+def test_closes_a_silent_connection() -> None:
     with (
         serving(StagedLearner(), limits=ServerLimits(handshake_s=0.2)) as stage,
         connections(stage.address, 3) as made,
@@ -172,14 +172,14 @@ def test_a_connection_that_says_nothing_is_closed() -> None:
             until_closed(connection)
 
 
-def test_connections_beyond_the_limit_are_closed_and_others_go_on() -> None:
+def test_closes_connections_beyond_the_limit_and_keeps_others() -> None:
     with (
         serving(StagedLearner(), limits=ServerLimits(connections=2)) as stage,
         LearnerClient(stage.address) as client,
     ):
         client.status()
         with connections(stage.address, 4) as made:
-            # The first of them has the second place, the others none.
+            # The first connection uses the second place. The others get none.
             for connection in made[1:]:
                 assert until_closed(connection) == b""
             assert client.status().run_id == "run"
@@ -198,12 +198,12 @@ def test_a_connection_without_a_call_is_closed_and_opened_again_for_the_next() -
         asyncio.run(asyncio.wait_for(call(stage.address), TIMEOUT_S))
 
 
-def test_a_health_watcher_that_does_not_read_holds_nobody_up() -> None:
+def test_a_health_watcher_that_does_not_read_delays_no_other() -> None:
     async def watch() -> None:
         health = Health()
         health.set(["learner"], serving=True)
         watcher = health.Watch(health_pb2.HealthCheckRequest(service="learner"), None)
-        # It has been given a status, and does not come for the next.
+        # The watcher has one status, and does not read the next one.
         assert (await anext(watcher)).status == health_pb2.HealthCheckResponse.SERVING
         health.set(["learner"], serving=False)
         checked = await health.Check(health_pb2.HealthCheckRequest(service="learner"), None)

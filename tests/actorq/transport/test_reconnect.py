@@ -1,4 +1,4 @@
-"""The one retry loop, without waiting: the event that stops it remembers how long it was asked to wait."""
+"""The retry loop, without real waits: the event that stops it records how long it was asked to wait."""
 
 import logging
 import random
@@ -15,7 +15,7 @@ from actorq.errors import ActorQError, InvalidInputError, UnavailableError
 from actorq.transport.options import CLIENT_OPTIONS
 from actorq.transport.reconnect import Backoff, keep_connected
 
-# Always the whole delay: the upper end of what jitter may draw.
+# Always the full delay, the upper end of the jitter.
 BACKOFF = Backoff(initial_s=1.0, maximum_s=8.0, eager_s=0.0)
 
 
@@ -25,7 +25,7 @@ class NoJitter(random.Random):
 
 
 class Waits(threading.Event):
-    """Does not wait, but tells how long it should have; sets itself after so many waits."""
+    """Does not wait, but records the requested waits. Sets itself after this many waits."""
 
     def __init__(self, limit: int = 1_000) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Waits(threading.Event):
 
 
 class Peer:
-    """Fails as often as it is told, after having answered or not, then works."""
+    """Fails the given number of times, before or after an answer, then works."""
 
     def __init__(self, *answers: bool, last: ActorQError | None = None) -> None:
         self._answers = list(answers)
@@ -76,7 +76,7 @@ def test_a_delay_lies_in_the_upper_half_below_its_ceiling(failures: int, seed: i
     assert ceiling / 2 <= backoff.delay(failures, random.Random(seed)) <= ceiling
 
 
-def test_delays_are_spread_so_that_many_clients_do_not_come_at_once() -> None:
+def test_jitter_spreads_the_delays_of_many_clients() -> None:
     rng = random.Random(1)
     delays = [BACKOFF.delay(1, rng) for _ in range(200)]
     assert min(delays) < 0.55
@@ -109,7 +109,7 @@ def test_a_peer_that_comes_within_half_a_minute_is_found_within_half_a_second() 
 
 def test_each_absence_of_the_peer_begins_with_short_delays() -> None:
     stop = Waits(limit=83)
-    # Away for so long that delays have grown, then back for a moment.
+    # Away for a long time with growing delays, then back for a moment.
     peer = Peer(*[False] * 80, True, False, False, False)
     keep_connected(peer.connect, stop, "learner", NoJitter(), Backoff(), lambda: sum(stop.delays))
     assert stop.delays[79:] == [5.0, 0.1, 0.2, 0.4]
@@ -122,7 +122,7 @@ def test_an_answer_of_the_peer_starts_the_delays_anew() -> None:
 
 
 @pytest.mark.parametrize("error", [InvalidInputError("no"), ActorQError("broken")])
-def test_an_error_that_trying_again_would_not_mend_is_raised(error: ActorQError) -> None:
+def test_raises_an_error_that_a_retry_cannot_fix(error: ActorQError) -> None:
     peer, stop = Peer(False, last=error), Waits()
     with pytest.raises(type(error)) as caught:
         keep(peer, stop)

@@ -50,7 +50,7 @@ UNKNOWN = "/actorq.v1.LearnerService/FormatDisk"
 
 
 class Answers:
-    """Answers every RPC of a service with one empty message, and remembers which were called."""
+    """Answers every RPC of a service with one empty message, and records the called RPCs."""
 
     def __init__(self, service: ServiceDescriptor, called: list[str]) -> None:
         for rpc in service.methods:
@@ -73,7 +73,7 @@ class Answers:
 
 
 def answer_nothing(called: list[str]) -> Callable[[Any, Any], None]:
-    """Adds all services of the project, and an RPC that the table does not have."""
+    """Adds all services of the project, and an RPC that is missing in the table."""
 
     async def format_disk(request: object, context: object) -> bytes:
         called.append(UNKNOWN)

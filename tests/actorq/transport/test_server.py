@@ -1,4 +1,4 @@
-"""A server as others see it: health, reflection, limits, its port, and how it ends."""
+"""A server from the outside: health, reflection, limits, its port, and its end."""
 
 import asyncio
 import threading

@@ -47,7 +47,7 @@ def test_positions_are_kept_across_the_blocks_in_which_they_are_restored() -> No
     assert all(unpack(packed, len(data), block_size) == data for block_size in (1, 2, 7, 100))
 
 
-def test_random_positions_and_values_take_little_more_than_their_entropy() -> None:
+def test_packed_size_is_close_to_the_entropy() -> None:
     size, density = 200_000, 0.04
     packed = pack(sparse(size, density))
     assert packed is not None
@@ -56,15 +56,15 @@ def test_random_positions_and_values_take_little_more_than_their_entropy() -> No
 
 
 @pytest.mark.parametrize(("size", "densest"), [(10_000, 0.75), (1_000_000, 0.75), (1_100_000, 0.5)])
-def test_bytes_of_which_too_few_are_0_are_left_alone(size: int, densest: float) -> None:
+def test_does_not_pack_bytes_with_too_few_zeros(size: int, densest: float) -> None:
     assert pack(sparse(size, densest + 0.05)) is None
     assert pack(sparse(size, densest - 0.05)) is not None
     assert pack(b"") is None
-    # The samples that are looked at first may all be of zeros.
+    # The first samples may contain only zeros.
     assert pack(bytes(1024) + sparse(size, 1.0)) is None
 
 
-def test_bytes_that_would_pack_like_a_bomb_are_left_alone() -> None:
+def test_does_not_pack_bytes_beyond_the_maximum_ratio() -> None:
     assert pack(bytes(10_000_000)) is None
 
 

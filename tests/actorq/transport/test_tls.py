@@ -1,4 +1,4 @@
-"""Mutual TLS: whoever has no certificate of the same authority gets nowhere."""
+"""Mutual TLS refuses every peer without a certificate of the same authority."""
 
 import asyncio
 import datetime
@@ -30,7 +30,7 @@ def authority() -> Authority:
     return Authority()
 
 
-def test_members_of_one_authority_talk(authority: Authority, tmp_path: Path) -> None:
+def test_members_of_one_authority_connect(authority: Authority, tmp_path: Path) -> None:
     server = Certificates.load(authority.issue(tmp_path, "server"))
     client = Certificates.load(authority.issue(tmp_path, "client"))
     with serving(StagedLearner(), server) as stage, LearnerClient(stage.address, client) as learner:
@@ -38,7 +38,7 @@ def test_members_of_one_authority_talk(authority: Authority, tmp_path: Path) -> 
         assert next(learner.watch()).run_id == "run"
 
 
-def test_a_client_of_another_authority_gets_nowhere(authority: Authority, tmp_path: Path) -> None:
+def test_refuses_a_client_of_another_authority(authority: Authority, tmp_path: Path) -> None:
     server = Certificates.load(authority.issue(tmp_path, "server"))
     stranger = Certificates.load(Authority().issue(tmp_path, "stranger"))
     with (
@@ -49,9 +49,7 @@ def test_a_client_of_another_authority_gets_nowhere(authority: Authority, tmp_pa
         learner.status()
 
 
-def test_a_client_that_trusts_the_server_but_is_a_stranger_to_it_gets_nowhere(
-    authority: Authority, tmp_path: Path
-) -> None:
+def test_refuses_an_unknown_client_that_trusts_the_server(authority: Authority, tmp_path: Path) -> None:
     server = Certificates.load(authority.issue(tmp_path, "server"))
     stranger = Certificates.load(Authority().issue(tmp_path, "stranger"))
     mixed = Certificates(server.authority, stranger.certificate, stranger.key)
@@ -63,7 +61,7 @@ def test_a_client_that_trusts_the_server_but_is_a_stranger_to_it_gets_nowhere(
         learner.status()
 
 
-def test_a_client_without_a_certificate_gets_nowhere(authority: Authority, tmp_path: Path) -> None:
+def test_refuses_a_client_without_a_certificate(authority: Authority, tmp_path: Path) -> None:
     server = Certificates.load(authority.issue(tmp_path, "server"))
     credentials = grpc.ssl_channel_credentials(server.authority)
     with (
@@ -75,7 +73,7 @@ def test_a_client_without_a_certificate_gets_nowhere(authority: Authority, tmp_p
         learner_pb2_grpc.LearnerServiceStub(channel).GetStatus(learner_pb2.GetStatusRequest(), timeout=10.0)
 
 
-def test_a_client_without_tls_gets_nowhere(authority: Authority, tmp_path: Path) -> None:
+def test_refuses_a_client_without_tls(authority: Authority, tmp_path: Path) -> None:
     server = Certificates.load(authority.issue(tmp_path, "server"))
     with (
         serving(StagedLearner(), server) as stage,
@@ -85,9 +83,7 @@ def test_a_client_without_tls_gets_nowhere(authority: Authority, tmp_path: Path)
         learner.status()
 
 
-def test_a_server_that_shows_a_certificate_of_another_name_is_not_believed(
-    authority: Authority, tmp_path: Path
-) -> None:
+def test_refuses_a_server_whose_certificate_has_another_name(authority: Authority, tmp_path: Path) -> None:
     server = Certificates.load(authority.issue(tmp_path, "server", address="192.0.2.1"))
     client = Certificates.load(authority.issue(tmp_path, "client"))
     with (
@@ -103,7 +99,7 @@ def test_a_server_that_shows_a_certificate_of_another_name_is_not_believed(
     [((START, LATER), "certificate has expired"), ((MUCH_LATER, END), "certificate is not yet valid")],
     ids=["expired", "not yet valid"],
 )
-def test_a_certificate_that_is_not_valid_now_is_refused_before_anybody_else_does(
+def test_refuses_a_certificate_outside_its_validity_at_the_start(
     valid: tuple[datetime.datetime, datetime.datetime], reason: str, authority: Authority, tmp_path: Path
 ) -> None:
     folder = authority.issue(tmp_path, "server", valid=valid)
@@ -111,9 +107,7 @@ def test_a_certificate_that_is_not_valid_now_is_refused_before_anybody_else_does
         Certificates.load(folder)
 
 
-def test_a_certificate_of_another_authority_than_the_one_beside_it_is_refused(
-    authority: Authority, tmp_path: Path
-) -> None:
+def test_refuses_a_certificate_that_its_ca_file_did_not_sign(authority: Authority, tmp_path: Path) -> None:
     folder, other = authority.issue(tmp_path, "server"), Authority().issue(tmp_path, "other")
     (folder / "ca.crt").write_bytes((other / "ca.crt").read_bytes())
     with pytest.raises(UserError, match=f"{folder / 'tls.crt'}.*certificate signature failure"):
@@ -133,10 +127,10 @@ def test_renewed_certificates_count_from_the_next_connection_on(authority: Autho
         running = before.watch()
         assert next(running).run_id == "run"
         successor.issue(tmp_path, "server")
-        # Another client than the one that is connected already, which goes on.
+        # A new client. The client that is already connected continues.
         with LearnerClient(stage.address, client) as late, pytest.raises(UnavailableError):
             next(late.watch())
-        # A client follows its own folder, too: the same object gets in with what is there now.
+        # A client also follows its own folder: the same object connects with the new files.
         successor.issue(tmp_path, "client")
         assert next(before.watch()).run_id == "run"
         with LearnerClient(stage.address, Certificates.load(tmp_path / "client")) as new:
@@ -151,12 +145,12 @@ def test_a_closed_client_does_not_connect_again_with_renewed_certificates(author
         assert learner.status().run_id == "run"
         learner.close()
         authority.issue(tmp_path, "client")
-        # A thread that watched would go on for ever, and whoever closed the client would wait for it.
+        # A watching thread would run forever, and `close` would wait for it.
         with pytest.raises(UnavailableError, match=f"{stage.address}.*closed"):
             learner.status()
 
 
-def test_renewed_certificates_that_cannot_be_used_are_told_once_and_left(
+def test_logs_unusable_renewed_certificates_once_and_ignores_them(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = authority.issue(tmp_path, "server")
@@ -186,9 +180,7 @@ def test_a_missing_file_is_named(name: str, authority: Authority, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["ca.crt", "tls.crt", "tls.key"])
-def test_a_file_that_is_no_pem_is_refused_before_anything_is_served(
-    name: str, authority: Authority, tmp_path: Path
-) -> None:
+def test_refuses_a_file_that_is_not_pem_before_serving(name: str, authority: Authority, tmp_path: Path) -> None:
     folder = authority.issue(tmp_path, "server")
     (folder / name).write_text("no PEM")
     with pytest.raises(UserError, match=f"certificates.*{folder} .*PEM"):
@@ -207,7 +199,7 @@ def test_a_key_with_a_password_is_refused(authority: Authority, tmp_path: Path) 
         Certificates.load(authority.issue(tmp_path, "server", password=b"secret"))
 
 
-def test_a_server_without_tls_is_told_apart_from_one_that_is_away(authority: Authority, tmp_path: Path) -> None:
+def test_distinguishes_a_server_without_tls_from_an_absent_one(authority: Authority, tmp_path: Path) -> None:
     mine = Certificates.load(authority.issue(tmp_path, "client"))
     with (
         serving(StagedLearner()) as stage,

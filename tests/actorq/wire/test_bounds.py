@@ -1,4 +1,4 @@
-"""Each limit: the last value that is taken, the first that is refused, and the facts in the refusal."""
+"""Each limit: the last accepted value, the first refused value, and the facts in the refusal."""
 
 import math
 import re
@@ -16,7 +16,7 @@ from actorq.wire import bounds
 
 
 @pytest.mark.parametrize("value", ["a", "a" * 128, "é" * 64, "actor-0 (spare)", "名前"])
-def test_a_printable_name_is_taken(value: str) -> None:
+def test_accepts_a_printable_name(value: str) -> None:
     assert bounds.name("actor_name", value) == value
 
 
@@ -76,7 +76,7 @@ def test_a_figure_stays_finite_in_sums(value: float) -> None:
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [2097152], [1] * 32, [2] * 18 + [1] * 14, [3, 0, 2]])
-def test_a_shape_that_a_message_can_hold_is_taken(sizes: list[int]) -> None:
+def test_accepts_a_shape_that_fits_into_a_message(sizes: list[int]) -> None:
     assert bounds.shape("tensor", sizes, 1) == tuple(sizes)
 
 
@@ -88,7 +88,7 @@ def test_a_shape_that_a_message_can_hold_is_taken(sizes: list[int]) -> None:
         ([-1], r"negative.*\[-1\]"),
         ([524_289], r"2097152 .*\[524289\]"),
         ([2**62] * 32, f"2097152 .*{2**62}"),
-        # No array of no elements has such a shape either.
+        # An array without elements must not have such a shape, either.
         ([0, 2**62], f"2097152 .*{2**62}"),
     ],
 )

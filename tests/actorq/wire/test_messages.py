@@ -1,4 +1,4 @@
-"""Domain objects to messages and back, through bytes as on the wire."""
+"""Domain objects survive the conversion to messages and back, through bytes."""
 
 import json
 import pkgutil
@@ -108,7 +108,7 @@ def test_a_value_survives_the_wire(name: str, value: object) -> None:
     assert decode(transported(encode(value))) == value
 
 
-def test_every_pair_of_converters_is_tried() -> None:
+def test_every_pair_of_converters_is_tested() -> None:
     pairs = {name for name, _ in PAIRS} | {"role", "run_state", "tensor", "segment"}
     halves = {"upload_to_proto", "publication_to_proto", "timestamp_to_proto"}
     halves |= {"processes_from_proto", "watch_period_from_proto", "variant_to_proto"}
@@ -120,7 +120,7 @@ def test_every_pair_of_converters_is_tried() -> None:
 MODULES = [import_module(f"actorq.wire.{module.name}") for module in pkgutil.iter_modules(wire.__path__)]
 FOUND = [getattr(value, "__self__", value) for module in MODULES for value in vars(module).values()]
 DECLARED = {id(pair): pair for pair in FOUND if isinstance(pair, Pair)}.values()
-# Fields that functions convert, that objects make of others, or that do not travel.
+# Fields that functions convert, that objects derive from others, or that are not sent.
 ELSEWHERE = {
     "EnvironmentSpec": {"parts", "action_parts"},
     "GetFidelityReportRequest": {"encodings", "weight_encoding"},
@@ -202,7 +202,7 @@ def test_a_segment_survives_the_wire() -> None:
 
 
 @pytest.mark.parametrize("follows", [False, True])
-def test_a_segment_tells_whether_it_follows_the_one_before(follows: bool) -> None:
+def test_a_segment_keeps_whether_it_follows_the_previous_one(follows: bool) -> None:
     sent = replace(segment(4, 3, 5), follows=follows)
     assert wire.segment_from_proto(transported(wire.segment_to_proto(sent))).follows is follows
 

@@ -1,4 +1,4 @@
-"""Messages whose values are out of range or malformed are refused, with the field and what was expected."""
+"""Messages with malformed or out-of-range values are refused, with the field and the expected values."""
 
 import re
 from dataclasses import replace
@@ -106,7 +106,7 @@ def test_an_impossible_divergence_is_refused(figure: float) -> None:
             wire.descriptor_from_proto(message)
 
 
-def test_energy_of_no_node_is_refused() -> None:
+def test_refuses_energy_without_a_node_name() -> None:
     with pytest.raises(InvalidInputError, match=r"energy\.node.*empty"):
         wire.node_energy_from_proto(process_pb2.NodeEnergy(method="meter"))
 
@@ -133,7 +133,7 @@ def test_goals_that_are_no_parts_of_the_observations_are_refused(achieved: int, 
         wire.environment_from_proto(message)
 
 
-def test_an_evaluation_tells_of_the_success_of_all_episodes_or_of_none() -> None:
+def test_an_evaluation_has_success_of_all_episodes_or_of_none() -> None:
     message = wire.evaluation_to_proto(Evaluation(1, 35, 3500, "int8", (1.0, 2.0), (3, 4), 1.0, (True,)))
     with pytest.raises(InvalidInputError, match=r"success.* 1 .* 2 returns"):
         wire.evaluation_from_proto(message)

@@ -1,4 +1,4 @@
-"""Arrays to tensors and back, and what is no tensor."""
+"""Arrays survive the conversion to tensors and back. Malformed tensors are refused."""
 
 from typing import Any
 

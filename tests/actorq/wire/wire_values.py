@@ -1,4 +1,4 @@
-"""Values of each kind that travels, and the way of a message through bytes."""
+"""Values of each kind that is sent, and the conversion of a message to bytes and back."""
 
 import math
 from dataclasses import replace
@@ -12,7 +12,7 @@ from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import Exploration, RunSpec
 from benchmarks.faults.fuzz import corpus
 
-# Every field differs from its default and from the others, so that a forgotten or swapped one shows.
+# Every field differs from its default and from the other fields. A missing or swapped field is therefore detected.
 DESCRIPTOR = PolicyDescriptor(
     run_id="CartPole-v1-20260102-030405",
     version=35,
@@ -63,5 +63,5 @@ STATUS = replace(corpus.STATUS, emitted=DESCRIPTOR)
 
 
 def transported(message: Message) -> Any:
-    """The message as its receiver gets it."""
+    """The message as its receiver decodes it."""
     return type(message).FromString(message.SerializeToString())

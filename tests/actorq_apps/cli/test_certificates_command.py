@@ -1,4 +1,4 @@
-"""`actorq certificates`, as a user gives it."""
+"""`actorq certificates` from a user's view."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`actorq check`: what it prints of an environment, and what it warns of."""
+"""`actorq check`: its lines about an environment, and its warnings."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def test_each_warning_has_its_number_and_its_remedy(changes: dict[str, Any], fac
     assert re.search(fact, warning)
 
 
-def test_a_fault_that_a_setting_has_mended_is_no_warning() -> None:
+def test_does_not_warn_about_a_fault_that_a_setting_fixes() -> None:
     far = {**FIGURES, "observations": [-400.0, 2.0]}
     normalized = settings.build(RunConfig, {"environment": "Own-v0", "normalize_observations": True})
     assert not list(warnings_of(SPEC, far, normalized))
@@ -74,7 +74,7 @@ def test_a_fault_that_a_setting_has_mended_is_no_warning() -> None:
     assert not list(warnings_of(replace(SPEC, max_episode_steps=5000), endless, CONFIG))
 
 
-def test_images_are_told_with_their_layout_and_their_bytes_are_no_fault() -> None:
+def test_shows_the_layout_of_images_and_accepts_their_bytes() -> None:
     images = replace(SPEC, observations=ArraySpec((40, 40, 3), "uint8"))
     figures = {**FIGURES, "observations": [0.0, 255.0], "components": 4800, "constant": [7]}
     lines = dict(lines_of(images, figures, CONFIG))
@@ -99,7 +99,7 @@ def test_the_figures_of_an_environment_are_printed_as_json(capsys: pytest.Captur
     assert content["figures"]["steps"] == 200
 
 
-def test_a_broken_environment_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_a_broken_environment_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     modules = Path(__file__).parents[2] / "user_modules"
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(modules), str(modules.parents[1])]))
     with pytest.raises(UserError, match="RuntimeError"):
@@ -110,6 +110,6 @@ def test_a_broken_environment_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
     ("arguments", "named"),
     [(["A-v0", "--environment", "B-v0"], "--environment"), (["CartPole-v1", "--algorithm", "sac"], "continuous")],
 )
-def test_two_environments_or_an_algorithm_that_does_not_fit_are_refused(arguments: list[str], named: str) -> None:
+def test_refuses_two_environments_and_an_unsuitable_algorithm(arguments: list[str], named: str) -> None:
     with pytest.raises(UserError, match=named):
         check.run(arguments)

@@ -1,4 +1,4 @@
-"""The commands as processes, with small fake services in the place of the real ones."""
+"""The commands as processes, with small fake services instead of the real ones."""
 
 import os
 import re
@@ -22,7 +22,7 @@ from tests.builders.forked_commands import COMMANDS, ForkedCommand
 TIMEOUT_S = 60.0
 REPOSITORY = Path(__file__).parents[3]
 
-# A service that says what happens to it on the pipe that the test reads. FAKE_LEARNER tells how the learner behaves.
+# A service that reports its life on the test's pipe. FAKE_LEARNER sets the learner's behavior.
 FAKE = """
 import os, select, signal, sys
 from pathlib import Path
@@ -63,7 +63,7 @@ os.write(0, b"ready\\n")
 # Not a read: it would not end by a signal that arrives just before it begins.
 select.select([0, woken], [], [])
 """
-# In the place of what tells an environment's spec.
+# Replaces the process that reports an environment's spec.
 FAKE_ENVIRONMENTS = """
 import json, os, socket, sys
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
@@ -76,7 +76,7 @@ sys.exit(0 if known else 2)
 
 
 class Command:
-    """Runs the command in a folder where fake services come before the real ones."""
+    """Runs the command in a folder where fake services hide the real ones."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -84,13 +84,13 @@ class Command:
             (folder / package).mkdir()
             (folder / package / "__init__.py").touch()
             (folder / package / "__main__.py").write_text(FAKE)
-        # What a fork server imports before the learner starts.
+        # A fork server imports this before the learner starts.
         (folder / "learner_service" / "process.py").touch()
         (folder / "actor_service" / "environments").mkdir()
         (folder / "actor_service" / "environments" / "__main__.py").write_text(FAKE_ENVIRONMENTS)
         self._pipe = folder / "pipe"
         os.mkfifo(self._pipe)
-        # Read and write, so that it has a writer whenever the test reads.
+        # Opened to read and write, so that the pipe has a writer whenever the test reads.
         self._said = os.fdopen(os.open(self._pipe, os.O_RDWR), "rb", buffering=0)
         self.pids: set[int] = set()
         self.process: ForkedCommand | None = None
@@ -98,7 +98,7 @@ class Command:
     def start(self, *arguments: str, learner: str = "serve") -> ForkedCommand:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("ACTORQ_")}
         mine = {"PYTHONPATH": str(REPOSITORY), "FAKE_PIPE": str(self._pipe), "FAKE_LEARNER": learner}
-        # Not from a process with the modules of services, which would fork the real ones.
+        # Not forked from a process with the services' modules, which would fork the real services.
         self.process = ForkedCommand(
             "actorq_apps.cli.main", *arguments, cwd=self.folder, environment=clean | mine, modules=COMMANDS
         )
@@ -111,7 +111,7 @@ class Command:
         return process.wait(), output, errors
 
     def hear(self, *expected: str) -> dict[str, int]:
-        """Wait until processes have said all these, each "NAME TEXT"; returns their process ids."""
+        """Wait until processes have written all these texts, each "NAME TEXT"; returns their process ids."""
         missing, pids = set(expected), {}
         while missing:
             assert select.select([self._said], [], [], TIMEOUT_S)[0], f"nobody has said {missing}"
@@ -122,7 +122,7 @@ class Command:
         return pids
 
     def finish(self) -> tuple[int, str, str]:
-        """Wait for the command's end; nothing that it started may be left."""
+        """Wait for the command's end. None of its processes may be left."""
         assert self.process is not None
         output, errors = self.process.communicate(timeout=TIMEOUT_S)
         _, alive = psutil.wait_procs(self._processes(), timeout=TIMEOUT_S)
@@ -138,7 +138,7 @@ class Command:
     def _processes(self) -> list[psutil.Process]:
         found = []
         for pid in self.pids:
-            # Most are ending just now.
+            # Most processes are just ending.
             with suppress(psutil.NoSuchProcess):
                 found.append(psutil.Process(pid))
         return found
@@ -175,7 +175,7 @@ def test_the_default_directory_is_named_after_the_environment(command: Command) 
     assert (command.folder / directory / "summary.json").is_file()
 
 
-def test_ctrl_c_saves_and_tells_how_to_go_on_and_resume_does(command: Command) -> None:
+def test_ctrl_c_saves_the_run_and_resume_continues_it(command: Command) -> None:
     command.start(*TRAIN, "--seed", "7")
     command.hear(*ALL)
     assert command.process
@@ -216,7 +216,7 @@ def test_a_killed_learner_is_restarted_to_resume(command: Command) -> None:
     assert re.search("learner .*SIGKILL.*restarting", output)
 
 
-def test_a_learner_that_somebody_interrupts_is_started_again_and_the_run_goes_on(command: Command) -> None:
+def test_restarts_an_interrupted_learner_and_continues_the_run(command: Command) -> None:
     process = command.start(*TRAIN)
     os.kill(command.hear(*ALL)["learner"], signal.SIGTERM)
     command.hear("learner resumed")
@@ -228,19 +228,19 @@ def test_a_learner_that_somebody_interrupts_is_started_again_and_the_run_goes_on
     assert output.endswith(": actorq train --resume --run-directory run\nrun\n")
 
 
-def test_a_service_that_tells_of_a_mistake_speaks_for_the_command(command: Command) -> None:
+def test_a_users_mistake_in_a_service_becomes_the_commands_error(command: Command) -> None:
     code, _, errors = command.run(*TRAIN, learner="mistake")
     assert (code, errors) == (2, "error: --run-directory: no space left\n")
 
 
-def test_an_unknown_environment_is_found_before_anything_is_made(command: Command) -> None:
+def test_reports_an_unknown_environment_before_creating_files(command: Command) -> None:
     before = sorted(command.folder.iterdir())
     code, output, errors = command.run(*TRAIN, "--environment", "Nope-v0")
     assert (code, output, errors) == (2, "", "error: environment 'Nope-v0' is not known\n")
     assert sorted(command.folder.iterdir()) == before
 
 
-def test_an_existing_directory_is_left_alone(command: Command) -> None:
+def test_does_not_change_an_existing_directory(command: Command) -> None:
     (command.folder / "run").mkdir()
     (command.folder / "run" / "mine").write_text("dear")
     code, _, errors = command.run(*TRAIN)
@@ -272,7 +272,7 @@ def test_one_run_has_one_launcher(command: Command) -> None:
         ("crash", 1, "error: actor .*exit code 1.*\n  out of memory\n$"),
     ],
 )
-def test_an_evaluation_whose_actor_fails_tells_why(command: Command, behaviour: str, code: int, fact: str) -> None:
+def test_an_evaluation_reports_why_its_actor_failed(command: Command, behaviour: str, code: int, fact: str) -> None:
     run = RunDirectory(command.folder / "run")
     run.create(RunConfig())
     (run.policies / "1").mkdir(parents=True)
@@ -281,7 +281,7 @@ def test_an_evaluation_whose_actor_fails_tells_why(command: Command, behaviour: 
     assert re.match(fact, errors)
 
 
-def test_an_evaluation_only_reads_the_runs_policies_and_a_signal_leaves_nothing_of_it(command: Command) -> None:
+def test_an_evaluation_only_reads_policies_and_a_signal_ends_its_processes(command: Command) -> None:
     run = RunDirectory(command.folder / "run")
     run.create(RunConfig())
     (run.policies / "1").mkdir(parents=True)
@@ -315,7 +315,7 @@ def test_a_wrong_flag_of_an_evaluation_is_refused_before_it_begins(
     assert re.match(f"error: .*{fact.replace('{folder}', str(command.folder))}", line)
 
 
-def test_while_a_run_goes_on_the_newest_version_is_evaluated_not_that_of_an_earlier_life(tmp_path: Path) -> None:
+def test_evaluates_the_newest_version_while_the_run_is_active(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     run.create(RunConfig())
     write_document(run.summary, {"evaluation": {"policy_version": 3}})
@@ -324,7 +324,7 @@ def test_while_a_run_goes_on_the_newest_version_is_evaluated_not_that_of_an_earl
         assert _evaluated_version(run) == 0
 
 
-def test_a_closed_output_is_no_traceback() -> None:
+def test_a_closed_output_causes_no_traceback() -> None:
     done = subprocess.run(
         ["sh", "-c", f"exec {sys.executable} -m actorq_apps.cli.main --version >&-"], capture_output=True, check=False
     )

@@ -1,4 +1,4 @@
-"""`actorq compare`: what it takes, what it refuses, and that it goes on with what is there."""
+"""`actorq compare`: its flags, its refusals, and the continuation of a comparison."""
 
 import json
 import re
@@ -22,7 +22,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line that it gets; nothing is written."""
+    """The single line of an error. No files are written."""
     assert main(["compare", *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
@@ -42,7 +42,7 @@ def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (("--directory", "DIR", "--vary", "dqn.n-step", "0"), r"'dqn\.n_step'.* 1,.*0"),
         (("--directory", "DIR", "--resume"), "'--resume'"),
         (("--directory", "DIR", "--target-return", "10", "--time-to", "20"), "--time-to.*target_return.*10.* 20"),
-        # Without a target, runs end at the threshold of the environment.
+        # Without a target, runs end at the environment's threshold.
         (("--directory", "DIR", "--time-to", "500"), "--time-to.*target_return.*475.* 500"),
         (("--directory", "DIR", "--vary", "algorithm", "dqn", "td3"), "td3 .*continuous.*CartPole-v1 .*discrete"),
         (
@@ -65,7 +65,7 @@ def test_the_scheme_torch_needs_the_module_of_the_benchmarks(
     assert re.search("--schemes torch.*elsewhere.torch_actor .*PYTHONPATH", told)
 
 
-def test_a_comparison_makes_its_runs_in_turns_and_tells_its_figures(
+def test_a_comparison_interleaves_its_runs_and_reports_figures(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[tuple[str, int, int]] = []

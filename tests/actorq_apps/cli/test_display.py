@@ -125,7 +125,7 @@ def test_the_panel_fills_its_width_and_no_more(width: int) -> None:
     assert {len(line) for line in panel(view, width)} == {width}
 
 
-def test_the_panel_tells_of_a_full_disk_and_of_missing_segments_only_then() -> None:
+def test_the_panel_shows_a_full_disk_and_missing_segments_only_if_present() -> None:
     view = run_view()
     view.update_status(replace(STATUS, storage=StorageStatus(10**9, False, 0, 0, 0, 12)))
     assert not any("disk" in line or "missing segments" in line for line in panel(view, 120))
@@ -135,7 +135,7 @@ def test_the_panel_tells_of_a_full_disk_and_of_missing_segments_only_then() -> N
     assert re.search(r"missing segments\s+7", shown)
 
 
-def test_the_panel_tells_of_the_queue_of_an_on_policy_algorithm() -> None:
+def test_the_panel_shows_the_queue_of_an_on_policy_algorithm() -> None:
     def shown(queue: RolloutQueueStatus | None) -> dict[str, str]:
         names = ("waiting", "policy lag", "mismatch", "dropped as stale")
         return {each.name: each.value for each in figures(replace(STATUS, rollout_queue=queue)) if each.name in names}
@@ -180,7 +180,7 @@ def test_many_processes_leave_room_for_the_events(height: int, events: int) -> N
     assert len(panel(view, 80)) > height
 
 
-def test_the_panel_tells_the_runs_numbers_and_each_process() -> None:
+def test_the_panel_shows_the_runs_numbers_and_each_process() -> None:
     view = run_view()
     view.update_status(STATUS)
     text = "\n".join(panel(view, 120))
@@ -217,7 +217,7 @@ def cell(text: str, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_panel_tells_how_faithful_the_policy_is_and_what_the_gate_did(width: int) -> None:
+def test_the_panel_shows_the_policys_fidelity_and_the_gates_decision(width: int) -> None:
     as_asked = shown(emitted((LAYERS[0], LAYERS[2])), width)
     assert cell(as_asked, "argmax agreement")[0] == "99.2%"
     assert cell(as_asked, "float layers")[:3] == ["1", "of", "2"]
@@ -231,7 +231,7 @@ def test_the_panel_tells_how_faithful_the_policy_is_and_what_the_gate_did(width:
 
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("agreement", [0.5, None])
-def test_a_policy_that_tells_a_distribution_shows_its_divergence(width: int, agreement: float | None) -> None:
+def test_shows_the_divergence_of_a_stochastic_policy(width: int, agreement: float | None) -> None:
     fidelity = replace(EMITTED.fidelity, argmax_agreement=agreement, mean_kl=0.000123, max_kl=0.0456)
     status = replace(STATUS, emitted=replace(EMITTED, fidelity=fidelity))
     assert cell(shown(status, width), "KL, nats")[:3] == ["0.0001", "/", "0.05"]
@@ -239,7 +239,7 @@ def test_a_policy_that_tells_a_distribution_shows_its_divergence(width: int, agr
     assert "agreement" not in shown(status, width)
 
 
-def test_a_policy_that_ended_in_float_is_not_called_quantized() -> None:
+def test_does_not_call_a_float_policy_quantized() -> None:
     status = emitted(LAYERS[:2])
     assert "int8 as fp32 9.6 KiB" in shown(status)
     assert "emitted v35 int8 as fp32" in shown(status, 120)
@@ -253,7 +253,7 @@ def test_before_the_first_policy_there_is_no_fidelity() -> None:
     assert "agreement" not in status_line(replace(STATUS, emitted=None))
 
 
-def test_a_gate_that_climbed_is_coloured_and_only_on_a_terminal() -> None:
+def test_colors_layers_kept_in_float_only_on_a_terminal() -> None:
     view = run_view()
     view.update_status(emitted(LAYERS))
     coloured = {}
@@ -266,7 +266,7 @@ def test_a_gate_that_climbed_is_coloured_and_only_on_a_terminal() -> None:
     assert "\x1b" not in coloured[False]
 
 
-def test_the_last_panel_leaves_out_processes_that_have_ended_as_they_should() -> None:
+def test_the_last_panel_leaves_out_processes_that_ended_normally() -> None:
     view = run_view()
     view.update_status(replace(STATUS, state=RunState.SOLVED))
     for name, kind in (("learner", Kind.LEARNER), ("quantizer", Kind.QUANTIZER), ("actor-0", Kind.ACTOR)):
@@ -326,7 +326,7 @@ def test_actors_that_have_left_are_not_shown_as_running() -> None:
     assert [row.name for row in view.rows(lambda _: None)] == ["learner", "quantizer", "actor-1", "evaluator"]
 
 
-def test_an_actor_with_the_name_of_the_learner_has_a_row_of_its_own() -> None:
+def test_an_actor_with_the_learners_name_has_its_own_row() -> None:
     namesake = actor_status("learner", "actor", 2, 4109)
     own = process_stats("learner", "actor", 4109)
     status = replace(STATUS, actors=(*STATUS.actors, namesake), processes=(*STATUS.processes, own))
@@ -345,7 +345,7 @@ def test_an_evaluation_that_is_repeated_in_each_status_counts_once() -> None:
     assert view.evaluations == [9.0, 9.0]
 
 
-def test_plain_lines_come_every_two_seconds_and_at_once_for_news() -> None:
+def test_prints_plain_lines_every_two_seconds_and_at_once_for_news() -> None:
     now, file = [100.0], io.StringIO()
     display = PlainDisplay(run_view(), file, clock=lambda: now[0])
     for seconds, status in (
@@ -365,7 +365,7 @@ def test_plain_lines_come_every_two_seconds_and_at_once_for_news() -> None:
     assert "\x1b" not in file.getvalue()
 
 
-def test_a_flagged_evaluation_is_told_once_and_is_no_success() -> None:
+def test_reports_a_flagged_evaluation_once_and_not_as_a_success() -> None:
     flagged = replace(with_evaluation(9_000.0, 35), flagged_evaluation="version 35, by evaluator: too good")
     out, view = io.StringIO(), run_view()
     display = PlainDisplay(view, out, lambda: 0.0)
@@ -380,7 +380,7 @@ def test_a_flagged_evaluation_is_told_once_and_is_no_success() -> None:
     assert out.getvalue().count(told) == 2
 
 
-def test_a_refused_environment_is_news_once() -> None:
+def test_reports_a_refused_environment_once() -> None:
     refused = replace(STATUS, problem="actor-1: algorithm dqn needs discrete actions")
     file, view = io.StringIO(), run_view()
     display = PlainDisplay(view, file, clock=lambda: 100.0)
@@ -390,7 +390,7 @@ def test_a_refused_environment_is_news_once() -> None:
     assert [event.endswith(refused.problem) for event in view.events] == [True]
 
 
-def test_a_problem_that_was_there_before_the_first_line_is_told() -> None:
+def test_reports_a_problem_from_before_the_first_line() -> None:
     refused = replace(STATUS, problem="actor-1: algorithm dqn needs discrete actions")
     file, view = io.StringIO(), run_view()
     view.update_status(refused)
@@ -424,11 +424,11 @@ def test_bars_average_values_that_do_not_fit() -> None:
         (numbers.optional(None), "-"),
     ],
 )
-def test_numbers_read_well(shown: str, expected: str) -> None:
+def test_formats_numbers_for_people(shown: str, expected: str) -> None:
     assert shown == expected
 
 
-def test_a_run_goes_on_when_the_disk_of_its_output_is_full() -> None:
+def test_a_run_continues_when_the_disk_of_its_output_is_full() -> None:
     full = open("/dev/full", "w", encoding="utf-8")  # noqa: SIM115 - closing it fails too
     try:
         display = PlainDisplay(RunView("runs/x", "CartPole-v1", "dqn"), full)
@@ -439,7 +439,7 @@ def test_a_run_goes_on_when_the_disk_of_its_output_is_full() -> None:
             full.close()
 
 
-def test_success_is_shown_where_the_environment_tells_of_it() -> None:
+def test_shows_success_if_the_environment_reports_it() -> None:
     successful = replace(evaluation(-3.25, 7), successes=(True,) * 19 + (False,))
     status = run_status(evaluation=successful, target_return=None, target_success=0.95)
     assert "return(eval) -3.25, success 95% v7" in status_line(status)

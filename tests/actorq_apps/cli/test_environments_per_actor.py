@@ -1,4 +1,4 @@
-"""The environments of an actor are fewer where a message does not hold a step of all of them."""
+"""An actor gets fewer environments if a message cannot hold a step of all of them."""
 
 import re
 from dataclasses import replace
@@ -24,7 +24,7 @@ def fitted(spec: EnvironmentSpec, environments: int) -> tuple[int, list[str]]:
     return fitting.environments_per_actor, told
 
 
-def test_an_actor_has_as_many_environments_as_fit_and_fewer_are_told() -> None:
+def test_limits_environments_to_those_that_fit_and_warns() -> None:
     assert fitted(GAME, 8) == (8, [])
     environments, (told,) = fitted(GAME, 64)
     assert environments == 10

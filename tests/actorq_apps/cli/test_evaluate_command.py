@@ -29,7 +29,7 @@ from tests.quantizer_service.policy_runs import checkpoint
         ("int8-weights", (), False),
     ],
 )
-def test_a_scheme_that_is_computed_wrongly_in_each_encoding_is_told(
+def test_reports_a_scheme_that_the_processor_computes_wrongly(
     scheme: str,
     exact: tuple[str, ...],
     warns: bool,
@@ -53,7 +53,7 @@ def test_a_scheme_that_is_computed_wrongly_in_each_encoding_is_told(
     assert bool(told) == warns
 
 
-def test_a_run_imports_no_module_of_the_working_directory_that_is_not_allowed(
+def test_refuses_a_run_that_imports_a_local_module_without_permission(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -62,7 +62,7 @@ def test_a_run_imports_no_module_of_the_working_directory_that_is_not_allowed(
     run.create(RunConfig(environment="oddities:Odd-v0", algorithm="dqn"))
     with pytest.raises(UserError, match=r"oddities .*--allow-modules"):
         evaluate.run([str(run.root)])
-    # Allowed, it is the run that lacks something.
+    # With the permission, the next error is that the run lacks something.
     with pytest.raises(UserError, match=str(run.policies)):
         evaluate.run([str(run.root), "--allow-modules", "oddities"])
     (tmp_path / "oddities.py").unlink()

@@ -1,4 +1,4 @@
-"""The help of commands and services shows what they read, without paths that an installation does not have."""
+"""The help of commands and services shows the settings that they read, and no paths of the sources."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from sitegen.commands import help_of
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = re.findall(r"^  ([a-z][a-z-]*) ", help_of(), re.MULTILINE)
-# Folders of a service without its measuring for `actorq profile` and its commands, which read other settings.
+# Folders of a service except its measurements for `actorq profile` and its commands, which read other settings.
 SERVICES = {
     "learner": "learner_service",
     "quantizer": "quantizer_service",
@@ -21,7 +21,7 @@ SERVICES = {
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_no_help_names_a_file_of_the_sources(command: str) -> None:
+def test_no_help_mentions_a_source_file(command: str) -> None:
     shown = help_of(*([command] if command else []))
     assert not re.search(r"\b(docs|benchmarks|tests|examples|k8s|sitegen)/", shown)
     assert "actorq" in shown.splitlines()[0]
@@ -40,7 +40,7 @@ def test_the_help_of_a_service_has_the_settings_that_its_sources_read(service: s
             assert leaf.flag in flags
 
 
-def test_the_help_of_a_service_leaves_out_what_only_others_read() -> None:
+def test_the_help_of_a_service_leaves_out_settings_of_others() -> None:
     assert "--quantizer VALUE" in help_of("learner", flag="--help-all")
     assert "--quantizer.gate.max-error" not in help_of("learner", flag="--help-all")
     assert "--dqn.learning-rate" not in help_of("quantizer", flag="--help-all")

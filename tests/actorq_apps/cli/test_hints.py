@@ -1,4 +1,4 @@
-"""Hints to the user come once, and only when they help."""
+"""Hints to the user appear once, and only when they help."""
 
 import re
 
@@ -9,7 +9,7 @@ from tests.builders.run_status import run_status
 
 
 class Recorder:
-    """Keeps the events."""
+    """Records the events."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -24,7 +24,7 @@ class Recorder:
         self.events.append(text)
 
 
-def test_episodes_that_never_end_are_told_once() -> None:
+def test_gives_one_hint_about_episodes_that_never_end() -> None:
     recorder = Recorder()
     hint = EpisodeHint(recorder, environments=8)
     hint.status(run_status(environment_steps=3_999, episodes=0))
@@ -35,13 +35,13 @@ def test_episodes_that_never_end_are_told_once() -> None:
     assert re.search("no episode .* 4,100 steps.*--environment-args max_episode_steps=1000$", event)
 
 
-def test_episodes_that_end_are_no_news() -> None:
+def test_gives_no_hint_if_episodes_end() -> None:
     recorder = Recorder()
     EpisodeHint(recorder, environments=4).status(run_status(environment_steps=9_999, episodes=1))
     assert recorder.events == []
 
 
-def test_evaluations_that_never_end_are_told_once() -> None:
+def test_gives_one_hint_about_evaluations_that_never_end() -> None:
     recorder = Recorder()
     hint = EpisodeHint(recorder, environments=8)
     for elapsed_s, version in ((30.0, 0), (40.0, 1), (99.0, 5)):

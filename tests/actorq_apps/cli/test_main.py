@@ -24,7 +24,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line that a mistake gets."""
+    """The single line of an error for a mistake."""
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -33,7 +33,7 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.err.removeprefix("error: ").rstrip("\n")
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"actorq {__version__}\n"
 
@@ -228,7 +228,7 @@ def test_an_on_policy_run_keeps_its_horizon(
         ("dqn", ["queue", "evaluation.sampled", "exploration.noise"]),
     ],
 )
-def test_settings_of_the_other_kind_of_algorithm_are_told_to_have_no_effect(
+def test_warns_about_settings_of_the_other_kind_of_algorithm(
     capsys: pytest.CaptureFixture[str], algorithm: str, warned: list[str]
 ) -> None:
     arguments = ["--dqn.batch-size", "8", "--rate-limiter.samples-per-insert", "2", "--exploration.noise", "0.5"]
@@ -251,7 +251,7 @@ def test_settings_of_the_other_kind_of_algorithm_are_told_to_have_no_effect(
         ("gymnasium.wrappers:TimeAwareObservation", ""),
     ],
 )
-def test_wrappers_that_evaluations_need_care_with_are_told(
+def test_warns_about_wrappers_that_affect_evaluations(
     capsys: pytest.CaptureFixture[str], wrapper: str, warned: str
 ) -> None:
     parser = argument_parser("test", "", (RunConfig,))
@@ -264,7 +264,7 @@ def test_wrappers_that_evaluations_need_care_with_are_told(
 @pytest.mark.parametrize(
     ("algorithm", "environment"), [("dqn", "CartPole-v1"), ("ppo", "CartPole-v1"), ("sac", "Pendulum-v1")]
 )
-def test_the_file_of_a_run_has_no_setting_in_vain(
+def test_a_runs_own_file_causes_no_warning_about_settings(
     capsys: pytest.CaptureFixture[str], algorithm: str, environment: str
 ) -> None:
     parser = argument_parser("test", "", (RunConfig,))
@@ -279,7 +279,7 @@ def test_the_file_of_a_run_has_no_setting_in_vain(
     assert capsys.readouterr().err == ""
 
 
-def test_a_run_keeps_the_settings_of_an_algorithm_from_outside(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_keeps_the_settings_of_a_users_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
     RunDirectory(Path("run")).create(RunConfig(algorithm="my:Own", algorithm_args={"rate": 1}))
     message = error_of(capsys, "train", "--resume", "--run-directory", "run", "--algorithm-args", "rate=2")
     assert re.match(r'--resume.*algorithm_args \{"rate": 1\} .* \{"rate": 2\}; ', message)
@@ -327,7 +327,7 @@ def test_settings_of_a_command_come_from_the_environment_too(
         ("reset-environment", "of the learner (default: that of the newest run"),
     ],
 )
-def test_help_tells_the_real_defaults_and_exit_codes(
+def test_help_shows_the_real_defaults_and_exit_codes(
     capsys: pytest.CaptureFixture[str], command: str, expected: str
 ) -> None:
     with pytest.raises(SystemExit, match="0"):
@@ -337,20 +337,20 @@ def test_help_tells_the_real_defaults_and_exit_codes(
     assert expected in " ".join(shown.split()).replace("- ", "-")
 
 
-def test_masks_that_would_never_change_are_told_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_masks_that_would_never_change_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     error = error_of(capsys, "train", "--sparsity.method", "rigl", "--max-environment-steps", "1200")
     assert "sparsity.period_updates" in error
     assert not Path("runs").exists()
 
 
-def test_a_replay_that_would_never_drop_anything_is_told_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_a_useless_dynamic_capacity_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     run = ("--environment", "Pendulum-v1", "--algorithm", "td3", "--replay.capacity", "1000000")
     error = error_of(capsys, "train", *run, "--dynamic-capacity.enabled")
     assert re.search(r"dynamic_capacity\.min_size .*max_environment_steps.*20000.* 100000", error)
     assert not Path("runs").exists()
 
 
-def test_a_resumed_run_keeps_its_kind_of_replay_also_where_it_follows_from_the_masks(
+def test_a_resumed_run_keeps_its_kind_of_replay_even_if_derived(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run = RunDirectory(Path("run"))
@@ -380,14 +380,16 @@ def test_a_run_without_policies_cannot_be_evaluated(capsys: pytest.CaptureFixtur
     assert "run/policies " in error_of(capsys, "evaluate", "run")
 
 
-def test_a_learner_that_is_away_is_told_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_an_absent_learner_with_a_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--learner", "127.0.0.1:1"]) == 2
     message = capsys.readouterr().err
     assert "learner at 127.0.0.1:1 " in message
     assert "--learner" in message
 
 
-def test_a_disk_without_locks_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_a_disk_without_locks_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -397,7 +399,7 @@ def test_a_disk_without_locks_is_one_line(capsys: pytest.CaptureFixture[str], mo
     assert capsys.readouterr().err.endswith("No locks available\n")
 
 
-def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_a_full_disk_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     run = RunDirectory(Path("run"))
     run.create(RunConfig())
     Path("run/.config.yaml.partial").symlink_to("/dev/full")

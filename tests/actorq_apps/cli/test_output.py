@@ -1,4 +1,4 @@
-"""Standard output of commands that must go on while nobody reads it."""
+"""Standard output of commands that must continue when nobody reads it."""
 
 import os
 import pty
@@ -14,14 +14,14 @@ _LINE = "x" * 1023 + "\n"
 
 @pytest.fixture(params=[os.pipe, pty.openpty], ids=["pipe", "terminal"])
 def ends(request: pytest.FixtureRequest) -> Iterator[tuple[int, int]]:
-    """A descriptor to read, and one to write that blocks while nobody reads."""
+    """A descriptor to read, and one to write, which blocks until somebody reads."""
     reading, writing = request.param()
     yield reading, writing
     os.close(reading)
     os.close(writing)
 
 
-def test_nobody_who_writes_waits_for_a_reader_and_the_newest_lines_are_kept(ends: tuple[int, int]) -> None:
+def test_writing_never_blocks_and_the_newest_lines_are_kept(ends: tuple[int, int]) -> None:
     reading, writing = ends
     output = QueuedOutput(writing, "utf-8", "strict", most=4 * len(_LINE))
     for number in range(1000):
@@ -34,7 +34,7 @@ def test_nobody_who_writes_waits_for_a_reader_and_the_newest_lines_are_kept(ends
     output.drain(None)
 
 
-def test_a_line_is_written_at_once_and_a_part_of_one_at_the_flush() -> None:
+def test_writes_a_line_at_once_and_a_partial_line_at_the_flush() -> None:
     reading, writing = os.pipe()
     output = QueuedOutput(writing, "utf-8", "strict")
     output.write("a")
@@ -47,7 +47,7 @@ def test_a_line_is_written_at_once_and_a_part_of_one_at_the_flush() -> None:
     os.close(writing)
 
 
-def test_an_error_is_told_once() -> None:
+def test_raises_an_error_once() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     output = QueuedOutput(writing, "utf-8", "strict")
@@ -58,7 +58,7 @@ def test_an_error_is_told_once() -> None:
     os.close(writing)
 
 
-def test_all_is_written_before_the_command_ends(capfd: pytest.CaptureFixture[str]) -> None:
+def test_writes_everything_before_the_command_ends(capfd: pytest.CaptureFixture[str]) -> None:
     def body() -> int:
         sys.stdout.write("the last line\n")
         return 3

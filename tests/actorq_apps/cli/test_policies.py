@@ -1,4 +1,4 @@
-"""`actorq policies` on a run's folder and on a quantizer; the versions that other commands find."""
+"""`actorq policies` for a run's folder and for a quantizer, and the choice of versions in other commands."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def test_the_best_and_the_newest_version_come_first_then_evaluated_ones(
 ) -> None:
     header, *lines = printed(capsys, str(run.root)).splitlines()
     assert header.split() == ["version", "updates", "scheme", "return", "argmax", "agreement", "size"]
-    # Unsigned weights are told.
+    # Unsigned weights are shown.
     unsigned = () if INT8_HERE.weight_encoding == SIGNED else ("(unsigned)",)
     assert [line.split()[: 4 + len(unsigned)] for line in lines] == [
         ["2", "200", "int8", *unsigned, "50.0"],
@@ -70,9 +70,7 @@ def test_json_has_the_fields_of_each_policy(run: RunDirectory, capsys: pytest.Ca
     assert best["size_bytes"] == (folder / f"policy-{INT8_HERE}.onnx").stat().st_size
 
 
-def test_policies_that_tell_a_distribution_are_listed_with_their_divergence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lists_stochastic_policies_with_their_divergence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     graph = gaussian()
     root = str(stored_run(tmp_path / "run", graph, [checkpoint(graph, 1)]).root)
     header, line = printed(capsys, root).splitlines()
@@ -82,7 +80,7 @@ def test_policies_that_tell_a_distribution_are_listed_with_their_divergence(
     assert line.partition("-  ")[2].split()[:3] == [f"{policy['mean_kl']:.1g}", "/", f"{policy['max_kl']:.1g}"]
 
 
-def test_a_quantizer_lists_the_same(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quantizer_lists_the_same_policies(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     expected = printed(capsys, str(run.root))
     with running_quantizer(run.policies, read_only=True) as address:
         assert printed(capsys, "--quantizer", address) == expected
@@ -97,7 +95,7 @@ def test_a_damaged_version_is_skipped(
     assert "version 3 " in caplog.text
 
 
-def test_mistakes_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_mistakes_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search("RUN_DIR .*--quantizer.*actorq policies --help", error_of(capsys))
     assert re.search(f"{tmp_path / 'no'} .*exist", error_of(capsys, str(tmp_path / "no")))
     assert re.search(r"127\.0\.0\.1:1 .*--quantizer", error_of(capsys, "--quantizer", "127.0.0.1:1"))
@@ -116,7 +114,7 @@ def test_a_choice_finds_its_version(run: RunDirectory) -> None:
         policies.find("9")
 
 
-def test_a_version_that_is_replaced_meanwhile_is_not_called_damaged(run: RunDirectory, tmp_path: Path) -> None:
+def test_does_not_call_a_just_replaced_version_damaged(run: RunDirectory, tmp_path: Path) -> None:
     copied = RunDirectory(shutil.copytree(run.root, tmp_path / "run"))
     policies = RunPolicies(copied)
     found = policies.find("1")
@@ -136,7 +134,7 @@ def test_without_an_evaluation_there_is_a_newest_version_and_no_best_one(tmp_pat
         policies.find("best")
 
 
-def test_the_scheme_of_an_auto_run_is_the_one_that_was_evaluated(tmp_path: Path) -> None:
+def test_the_scheme_of_an_auto_run_is_that_of_its_evaluation(tmp_path: Path) -> None:
     versions = [checkpoint(GRAPH, version) for version in (1, 2)]
     run = stored_run(tmp_path / "run", GRAPH, versions, {1: 3.0}, scheme="int4")
     policies = RunPolicies(run)

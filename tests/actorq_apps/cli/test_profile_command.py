@@ -19,7 +19,7 @@ _TRAINING = Counters(2.5, 0.5, 20_000, 400, 20, actors_s=0.4, learner_s=1.8, qua
 
 
 @pytest.mark.parametrize(("exact", "scheme"), [((), "int8-weights"), ((UNSIGNED,), "int8")])
-def test_the_scheme_that_actors_use_on_this_processor_is_measured(
+def test_measures_the_scheme_that_actors_use_on_this_processor(
     exact: tuple[str, ...], scheme: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measured(config: RunConfig, seconds: float, tell: Callable[[str], None], servers: object) -> None:
@@ -49,7 +49,7 @@ def test_tables_are_not_cut_in_a_terminal_of_80_columns(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
     assert profile.run([]) == 0
-    # The meter has ended, with its thread and its hold on codecarbon's log.
+    # The meter has ended, with its thread and its filter on codecarbon's log.
     assert not logging.getLogger("codecarbon").filters
     costs, predictions = capsys.readouterr().out.split("Predictions: ")
     assert "…" not in costs + predictions

@@ -26,15 +26,15 @@ def line(*layers: dict[str, str], agreement: float | None = None) -> str:
     return found
 
 
-def test_discrete_actions_tell_their_agreement() -> None:
+def test_reports_agreement_for_discrete_actions() -> None:
     assert re.match(r"policy 9\.6 KiB .* 20\.0 KiB, .* 98\.7%, 1 of 2 layers", line(FIRST, INT8, agreement=0.987))
 
 
-def test_continuous_actions_tell_their_error() -> None:
+def test_reports_the_action_error_for_continuous_actions() -> None:
     assert re.match(r"policy 9\.6 KiB .* 20\.0 KiB, action error 0\.42% .* 3\.1%, 0 of 1 layers", line(INT8))
 
 
-def test_a_policy_that_tells_a_distribution_tells_its_divergence() -> None:
+def test_reports_the_divergence_of_a_stochastic_policy() -> None:
     fidelity = {"relative_mean_error": 0.1, "argmax_agreement": 0.5, "mean_kl": 0.00012, "max_kl": 0.0345}
     told = result_lines({"policy_bytes": SIZES, "fidelity": fidelity})[1]
     assert re.match(r"policy 9\.6 KiB .* 20\.0 KiB, KL .* 0\.00012 nats, .* 0\.035$", told)
@@ -57,7 +57,7 @@ def test_a_policy_in_another_scheme_than_the_evaluated_one_is_named() -> None:
     assert "\npolicy 9.6 KiB" in "\n".join(result_lines(same))
 
 
-def test_a_success_rate_and_its_target_are_told() -> None:
+def test_reports_a_success_rate_and_its_target() -> None:
     evaluation = {"mean_return": -3.25, "success_rate": 0.955, "episodes": 200, "policy_version": 2, "scheme": "int8"}
     told = result_lines({"state": "solved", "target_success": 0.95, "evaluation": evaluation})[0]
     assert re.match(r"solved: .* -3\.25, success 95\.5% .*success 95%.* 200 episodes, policy v2 int8$", told)
@@ -77,7 +77,7 @@ METHOD = (
         ({"kwh": 1.0, "co2_kg": 0.4, "method": "node: RAPL " * 20}, "1000.000 Wh, 400.000 g CO2 (node: RAPL "),
     ],
 )
-def test_the_energy_is_one_line_of_a_terminal(energy: dict[str, Any], line: str) -> None:
+def test_the_energy_fits_into_one_line_of_a_terminal(energy: dict[str, Any], line: str) -> None:
     shown = result_lines({"energy": energy})[-1]
     assert shown.startswith(line)
     assert len(shown) <= 80
@@ -117,7 +117,7 @@ def test_a_solved_run_names_the_command_that_evaluates_it(tmp_path: Path) -> Non
     assert list(next_commands(made_run(tmp_path / "new", policies=False), solved)) == []
 
 
-def test_the_command_that_evaluates_trusts_the_module_of_an_environment_here(
+def test_the_evaluation_command_allows_the_environments_local_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""`actorq status` of a run that starts, of one whose processes are gone, and of services that do not fit."""
+"""`actorq status` of starting runs, of runs without processes, and of services that do not match."""
 
 import re
 import sys
@@ -18,7 +18,7 @@ from tests.actorq.transport.staged_servicer import StagedLearner, serving
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
-    """The newest run; nothing listens where its learner should be."""
+    """The newest run. Nothing listens at its learner's address."""
     monkeypatch.chdir(tmp_path)
     directory = RunDirectory(Path("runs") / "mine")
     directory.create(RunConfig(environment="Acrobot-v1"))
@@ -75,7 +75,7 @@ def test_the_status_of_a_folder_is_that_of_its_active_run(
         (("status", "runs/mine", "--learner", "127.0.0.1:1"), "RUN_DIR or --learner"),
     ],
 )
-def test_a_wrong_run_is_told_in_one_line(
+def test_reports_a_wrong_run_in_one_line(
     run: RunDirectory, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], fact: str
 ) -> None:
     assert re.search(fact, error_of(capsys, *arguments))
@@ -96,7 +96,7 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().err.removeprefix("error: ").rstrip("\n")
 
 
-def test_a_learner_that_answers_is_not_said_to_be_absent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_does_not_report_an_answering_learner_as_absent(capsys: pytest.CaptureFixture[str]) -> None:
     async def restores() -> None:
         raise UnavailableError("the learner is restoring its run")
 
@@ -106,7 +106,7 @@ def test_a_learner_that_answers_is_not_said_to_be_absent(capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("command", [("policies", "--quantizer"), ("reset-environment", "--learner")])
-def test_another_service_at_the_address_is_not_said_to_be_absent(
+def test_does_not_report_another_service_as_absent(
     command: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(object(), add=lambda *_: None) as stage:
@@ -132,7 +132,7 @@ def test_a_run_that_refuses_certificates_is_not_starting(
 
 
 @pytest.mark.parametrize(("lines", "is_low"), [(24, True), (50, False)])
-def test_a_low_terminal_gets_the_panel_without_empty_lines(
+def test_a_terminal_with_few_lines_gets_the_panel_without_empty_lines(
     lines: int, is_low: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

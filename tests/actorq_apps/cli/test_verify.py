@@ -1,4 +1,4 @@
-"""`actorq verify`: what it says of whole and damaged runs, and that it changes nothing."""
+"""`actorq verify`: its findings for intact and damaged runs. It changes nothing."""
 
 import json
 import re
@@ -104,7 +104,7 @@ def found(root: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str
     return code, {each["path"]: each for each in json.loads(capsys.readouterr().out)}
 
 
-def test_a_whole_run_is_whole(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_intact_run_has_no_faults(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, findings = found(root, capsys)
     assert code == 0
     assert {each["state"] for each in findings.values()} == {"whole", "unchecked"}
@@ -160,7 +160,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
 }
 
 
-# What the damaged graph costs besides.
+# Further losses because of the damaged graph.
 GRAPHLESS = {"policies/00000001/checkpoint.json"}
 
 
@@ -179,7 +179,7 @@ def test_a_damaged_file_is_named_with_what_a_resume_does(
         assert on_resume in findings[path]["on_resume"]
 
 
-def test_a_checkpoint_whose_replacement_was_killed_is_one_that_a_resume_puts_back(
+def test_a_half_replaced_checkpoint_is_reported_as_restored_by_a_resume(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     newest = root / "checkpoints" / "000000000016"
@@ -190,9 +190,7 @@ def test_a_checkpoint_whose_replacement_was_killed_is_one_that_a_resume_puts_bac
     assert re.match("16 updates.*puts it back", replaced["detail"])
 
 
-def test_a_damaged_checkpoint_behind_a_whole_one_stays_where_it_is(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_checkpoint_older_than_an_intact_one_stays(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flip(root / "checkpoints" / "000000000008" / "state.json")
     _, findings = found(root, capsys)
     assert "newer whole checkpoint" in findings["checkpoints/000000000008"]["on_resume"]
@@ -200,9 +198,7 @@ def test_a_damaged_checkpoint_behind_a_whole_one_stays_where_it_is(
     assert (root / "checkpoints" / "000000000008").exists()
 
 
-def test_a_store_or_version_that_the_quantizer_refuses_is_not_whole(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reports_a_store_or_version_that_the_quantizer_refuses(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in root.glob("policies/run*.json"):
         write_document(path, {**read_document(path), "format": 2})
     checkpoint = root / "policies" / "00000001" / "checkpoint.json"
@@ -216,7 +212,7 @@ def test_a_store_or_version_that_the_quantizer_refuses_is_not_whole(
     assert [each.version for each in retained_policies(root / "policies")] == [2]
 
 
-def test_without_a_whole_copy_it_tells_what_a_resume_loses(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_an_intact_copy_it_reports_what_a_resume_loses(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("run", "environment", "outcome"):
         for path in root.glob(f"{name}*.json"):
             empty(path)
@@ -229,9 +225,7 @@ def test_without_a_whole_copy_it_tells_what_a_resume_loses(root: Path, capsys: p
     assert "refused without --checkpoint.new-networks" in findings["checkpoints/000000000008"]["on_resume"]
 
 
-def test_a_file_that_cannot_be_read_is_neither_whole_nor_damaged(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reports_an_unreadable_file_as_unreadable(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = ["checkpoints/000000000016/tensors.safetensors", "outcome.json", "policies/00000001/checkpoint.json"]
     for path in paths:
         (root / path).unlink()
@@ -259,7 +253,7 @@ def test_the_table_has_a_line_for_each_file_and_no_colour_or_control_character_i
     assert "1 damaged" in lines[-1]
 
 
-def test_damage_in_a_run_that_goes_on_may_be_unfinished_files(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warns_that_an_active_run_may_have_incomplete_files(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     empty(root / "clock.json")
     assert main(["verify", str(root)]) == 1
     assert "the run is active" not in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Wrong values of the settings of each command, in this project's own words."""
+"""Wrong values of each command's settings give errors in this project's own words."""
 
 import re
 

@@ -1,11 +1,11 @@
-"""Kinds and paths of the Kubernetes API, as a server for tests offers them."""
+"""Kinds and paths of the Kubernetes API for test servers."""
 
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 Object = dict[str, Any]
 
-# Group and version: kind, plural, whether it lives in a namespace.
+# Group and version: kind, plural, whether it belongs to a namespace.
 Kinds = dict[str, list[tuple[str, str, bool]]]
 
 
@@ -30,7 +30,7 @@ _SCALED = ("StatefulSet", "Deployment", "TrainingRun")
 
 
 class Place(NamedTuple):
-    """What a path of the API names: /api/v1 or /apis/GROUP/VERSION, namespaces/NAMESPACE, PLURAL, NAME, a part."""
+    """The parts of an API path: /api/v1 or /apis/GROUP/VERSION, namespaces/NAMESPACE, PLURAL, NAME, subresource."""
 
     api_version: str
     namespace: str
@@ -39,7 +39,7 @@ class Place(NamedTuple):
     part: str
 
     def lists(self, other: "Place") -> bool:
-        """Whether this is a list with the other object."""
+        """Whether this is a list that contains the other object."""
         same = (self.api_version, self.plural) == (other.api_version, other.plural)
         return same and self.namespace in ("", other.namespace)
 
@@ -59,7 +59,7 @@ def list_path(api_version: str, plural: str) -> str:
 
 
 def discovery(path: str, kinds: Kinds) -> Object | None:
-    """The answer at a path of the API's discovery; None at another path."""
+    """The answer at a discovery path of the API; None at other paths."""
     if path == "/version":
         return {"major": "1", "minor": "32", "gitVersion": "v1.32.0"}
     if path == "/apis":

@@ -1,7 +1,7 @@
 """A Kubernetes API server for tests of `actorq cluster` and of the operator: real HTTP, objects in memory.
 
-It keeps uids, resource versions and generations, and answers conflicts. What an object owns is deleted with it. It has
-the subresources status and scale, logs, and forwarded ports.
+It maintains uids, resource versions and generations, and reports conflicts. Deleting an object deletes its dependents.
+It supports the subresources status and scale, logs, and forwarded ports.
 """
 
 import json
@@ -27,10 +27,10 @@ USER = "ada"
 
 
 class ClusterApi(ThreadingHTTPServer):
-    """Objects by their path, and all writes in their order: verb, kind and name.
+    """Objects by path, and all writes in order: verb, kind and name.
 
-    `forbidden` holds (verb, plural) pairs; `allowed`, too, unless everything is. `refuse` returns a status and a
-    message for a request, or None.
+    `forbidden` holds (verb, plural) pairs. So does `allowed`, unless everything is allowed. `refuse` returns a status
+    and a message for a request, or None.
     """
 
     daemon_threads = True
@@ -40,38 +40,38 @@ class ClusterApi(ThreadingHTTPServer):
         self.objects: dict[str, Object] = {}
         self.kinds = dict(KINDS)
         self.logs: dict[str, str] = {}
-        # Those of containers before they were started again.
+        # Logs of containers before their restart.
         self.previous_logs: dict[str, str] = {}
         self.forbidden: set[tuple[str, str]] = set()
         self.allowed: set[tuple[str, str]] | None = None
         self.refuse: Callable[[str, str, str], tuple[int, str] | None] = lambda verb, kind, name: None
-        # How many bytes are missing at the end of each answer.
+        # Number of bytes missing at the end of each answer.
         self.cut_bytes = 0
         self.namespaces = {"lab"}
-        # What a pod answers to a piece of data that comes through a forwarded port; None ends the connection.
+        # A pod's answer to a piece of data from a forwarded port; None closes the connection.
         self.answer: Callable[[bytes], bytes | None] | None = None
-        # What takes its time to end: it is there until somebody has waited for a change.
+        # Objects that end slowly: they exist until somebody has waited for a change.
         self.ending: set[str] = set()
         self.writes: list[tuple[str, str, str]] = []
-        # What the next streams of changes have, one after the other; afterwards they are empty. The versions that
-        # they were asked to begin at.
+        # The content of the next change streams, one after the other; later streams are empty. Also the versions at
+        # which the streams were asked to begin.
         self.streams: list[bytes] = []
-        # Texts of answers, and what is sent in their place.
+        # Texts of answers, and their replacements.
         self.replaced: dict[bytes, bytes] = {}
         self.awaited: queue.Queue[str] = queue.Queue()
         self._version = 0
 
     @property
     def changes(self) -> list[tuple[str, str]]:
-        """What `actorq cluster` did to objects by name: apply or delete."""
+        """The changes that `actorq cluster` made, by name: apply or delete."""
         return [("delete" if verb == "delete" else "apply", name) for verb, _, name in self.writes]
 
     def add(self, api_version: str, plural: str, manifest: Object) -> None:
-        """Put an object into namespace lab, as it is."""
+        """Put an object into namespace lab, unchanged."""
         self.objects[f"{list_path(api_version, plural)}/{manifest['metadata']['name']}"] = manifest
 
     def keep(self, path: str, manifest: Object) -> Object:
-        """Make or replace an object, with the metadata that a server adds."""
+        """Create or replace an object, with the metadata that a server adds."""
         before = self.objects.get(path, {})
         new = deepcopy(manifest)
         if "status" in before:
@@ -90,7 +90,7 @@ class ClusterApi(ThreadingHTTPServer):
         return new
 
     def remove(self, path: str) -> None:
-        """Delete an object and what it owns."""
+        """Delete an object and its dependents."""
         uid = self.objects.pop(path)["metadata"].get("uid", path)
         for other, each in list(self.objects.items()):
             if other in self.objects and any(owner.get("uid") == uid for owner in _owners(each)):
@@ -105,14 +105,14 @@ class ClusterApi(ThreadingHTTPServer):
         return {place.name for place in map(place_of, self.objects) if place.plural == plural}
 
     def cluster(self, namespace: str = "lab", run: str = "") -> Cluster:
-        """A connection to it."""
+        """A connection to this server."""
         return Cluster(client.Configuration(host=f"http://127.0.0.1:{self.server_address[1]}"), namespace, run=run)
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: ClusterApi
     protocol_version = "HTTP/1.1"
-    # Otherwise the second packet of an answer would wait for the acknowledgement of the first one.
+    # Otherwise the second packet of an answer would wait for the acknowledgement of the first.
     disable_nagle_algorithm = True
     wbufsize = -1
 
@@ -139,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
             limit = int(query["limitBytes"][0]) if "limitBytes" in query else None
             return self._send(200, logs[place.name].encode()[:limit], "text/plain")
         if verb == "watch":
-            # What changes here has changed before the answer.
+            # Changes here happen before the answer.
             for path in self.server.ending:
                 self.server.objects.pop(path, None)
             self.server.ending.clear()
@@ -209,7 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._answer(200, {"kind": "Status", "apiVersion": "v1", "status": "Success"})
 
     def _forward(self, port: int, answer: Callable[[bytes], bytes | None]) -> None:
-        """Be a pod's port, by the channels of the API server's WebSocket: 0 has the data, 1 what went wrong."""
+        """Act as a pod's port, with the channels of the API server's WebSocket: 0 for data, 1 for errors."""
         digest = sha1((self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode()).digest()
         self.send_response(101)
         for name, value in (("Upgrade", "websocket"), ("Connection", "Upgrade")):
@@ -276,7 +276,7 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def _is_elsewhere(self, place: Place, body: Object) -> bool:
-        """Whether the body names another namespace than the path. Answers the request then."""
+        """Whether the body names another namespace than the path. If so, also answers the request."""
         if body.get("metadata", {}).get("namespace", place.namespace) == place.namespace:
             return False
         self._fail(400, "the namespace of the provided object does not match the namespace sent on the request")
@@ -322,7 +322,7 @@ def _merged(before: Any, change: Any) -> Any:
 
 
 def _scaled(found: Object) -> Object:
-    """The part of an object with the number of pods that its scale tells."""
+    """The part of an object with the number of pods, as in its scale subresource."""
     return found["spec"]["actors"] if found["kind"] == "TrainingRun" else found["spec"]  # type: ignore[no-any-return]
 
 
@@ -331,7 +331,7 @@ A = TypeVar("A", bound=ClusterApi)
 
 @contextmanager
 def serving(api: A) -> Iterator[A]:
-    """Serve for a while."""
+    """Serve during the block."""
     with api:
         thread = threading.Thread(target=api.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
@@ -343,5 +343,5 @@ def serving(api: A) -> Iterator[A]:
 
 
 def cluster_api() -> AbstractContextManager[ClusterApi]:
-    """A server for a while."""
+    """A server during the block."""
     return serving(ClusterApi())

@@ -1,4 +1,4 @@
-"""API objects as a cluster gives them, cut to what is read."""
+"""API objects as a cluster returns them, reduced to the fields that are read."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def ready_pod(name: str, role: str, restarts: int = 0) -> Object:
 
 
 def evicted_pod(name: str, role: str) -> Object:
-    """What is left of a pod that was replaced."""
+    """The remaining object of a replaced pod."""
     return pod(name, role, container(terminated(137), restarts=2), phase="Failed", reason="Evicted")
 
 
@@ -72,7 +72,7 @@ def crash_loop(code: int, restarts: int, reason: str = "Error") -> Object:
 
 
 def crashed_late(code: int, restarts: int) -> Object:
-    """A container that the kubelet starts again after a life of ten minutes."""
+    """A container that the kubelet restarts after it ran for ten minutes."""
     found = crash_loop(code, restarts)
     found["lastState"]["terminated"] |= {"startedAt": "2026-01-02T03:04:05Z", "finishedAt": "2026-01-02T03:14:05Z"}
     return found
@@ -118,7 +118,7 @@ def workload(kind: str, component: str, image: str = "") -> Object:
 
 
 def owned(child: Object, kind: str, name: str) -> Object:
-    """The same, made by a controller for another object."""
+    """The same object, created by a controller for another object."""
     child["metadata"]["ownerReferences"] = [{"kind": kind, "name": name}]
     return child
 
@@ -130,7 +130,7 @@ def replica_set(name: str, deployment: str, revision: str) -> Object:
 
 
 def overlay() -> list[Object]:
-    """What the smallest run renders to."""
+    """The rendered objects of the smallest run."""
     return [
         workload("Deployment", "actor"),
         workload("Deployment", "quantizer"),

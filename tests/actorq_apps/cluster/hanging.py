@@ -1,4 +1,4 @@
-"""Requests that an API server for tests does not answer until the test lets it."""
+"""Requests that a test API server leaves unanswered until the test releases them."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ _LONGEST_S = 30.0
 
 
 class Hanging:
-    """Requests that hang. `begun` is set once there is one. `outlasted` says that a client waited until the end."""
+    """Hanging requests. `begun` is set when there is one. `outlasted` means that a client waited until the end."""
 
     def __init__(self, matches: Callable[[str, str], bool]) -> None:
         self._matches = matches
@@ -33,7 +33,7 @@ class Hanging:
 
 @contextmanager
 def hanging(api: ClusterApi, matches: Callable[[str, str], bool]) -> Iterator[Hanging]:
-    """Let the requests of some verbs and kinds hang for a while."""
+    """Make requests with these verbs and kinds hang during the block."""
     found, before = Hanging(matches), api.refuse
     api.refuse = found
     try:

@@ -1,4 +1,4 @@
-"""Answers of the API server, as they are and with objects that are nested deeper than Python follows."""
+"""Responses of the API server, including objects that are nested deeper than Python can process."""
 
 import json
 from typing import Any
@@ -15,14 +15,14 @@ def nested(levels: int, inner: str = "1") -> str:
 @pytest.mark.parametrize(
     "tree", [{}, [], 3, {"a": [1, {"b": None}], "c": '[{"\\"]}'}, [[], [[]], {"x": {}}], {"text": "\\"}]
 )
-def test_an_answer_of_usual_depth_is_read_as_it_is(tree: Any) -> None:
+def test_reads_an_answer_of_usual_depth_unchanged(tree: Any) -> None:
     data = json.dumps(tree).encode()
     assert decoded(data) == tree
     assert json.loads(shallow(data)) == tree
 
 
 @pytest.mark.parametrize("deep", [LEVELS, 50_000])
-def test_levels_that_are_too_deep_are_null_and_the_rest_is_there(deep: int) -> None:
+def test_replaces_too_deep_levels_with_null_and_keeps_the_rest(deep: int) -> None:
     text = (
         f'{{"items": [{{"name": "good"}}, {{"name": "bad", "spec": {nested(deep)}}}, {{"name": "]{{\\"["}}], "end": 1}}'
     )
@@ -41,7 +41,7 @@ def test_levels_below_the_last_one_are_null(levels: int) -> None:
     assert json.loads(shallow(b'{"a": [{"c": [1, {}]}, 1], "b": 2}', levels)) == wanted[levels]
 
 
-def test_a_stream_is_read_by_lines_however_it_is_cut() -> None:
+def test_reads_the_lines_of_a_stream_in_any_chunks() -> None:
     data = b'{"a": 1}\n\n{"b": "\xc3\xa4"}\n{"c"'
     for size in (1, 2, 7, 100):
         chunks = (data[at : at + size] for at in range(0, len(data), size))

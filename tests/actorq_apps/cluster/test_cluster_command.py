@@ -1,4 +1,4 @@
-"""`actorq cluster` as a person gives it, against an API server that a kubeconfig names."""
+"""`actorq cluster` from a user's view, against an API server in a kubeconfig."""
 
 import re
 from collections.abc import Iterator
@@ -112,7 +112,9 @@ def test_status_shows_pods_while_the_learner_is_not_ready(api: ClusterApi, capsy
     assert re.search("learner.*not ready", status)
 
 
-def test_a_learner_that_hangs_up_may_want_a_certificate(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
+def test_suggests_certificates_when_the_learner_closes_the_connection(
+    api: ClusterApi, capsys: pytest.CaptureFixture[str]
+) -> None:
     api.add("v1", "pods", ready_pod("learner-0", "learner"))
     api.answer = lambda _: None
     assert main(["cluster", "status"]) == 0
@@ -145,7 +147,7 @@ def test_logs_from_before_a_restart_are_those_of_pods_that_had_one(
     assert re.match("error: --previous.*actor-1", capsys.readouterr().err)
 
 
-def test_a_pod_that_has_no_log_says_why(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_why_a_pod_has_no_log(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
     api.add("v1", "pods", pod("learner-0", "learner"))
     assert main(["cluster", "logs"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -201,7 +203,9 @@ def test_up_with_print_prints_the_objects_and_applies_none(
     assert made == {(each["kind"], each["metadata"]["name"]) for each in printed}
 
 
-def test_the_documented_role_is_enough(api: ClusterApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_documented_role_has_all_needed_permissions(
+    api: ClusterApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = (Path(__file__).parents[3] / "docs" / "how-to" / "cluster-command.md").read_text(encoding="utf-8")
     role = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
     api.allowed = {(verb, each) for rule in role["rules"] for each in rule["resources"] for verb in rule["verbs"]}
@@ -253,7 +257,7 @@ def test_relays_are_a_role_like_the_others(api: ClusterApi, capsys: pytest.Captu
         (["status", "--namespce", "x"], "'--namespce'.*'--namespace'"),
     ],
 )
-def test_a_wrong_command_or_flag_is_one_line(
+def test_reports_a_wrong_command_or_flag_in_one_line(
     api: ClusterApi, arguments: list[str], fact: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["cluster", *arguments]) == 2
@@ -298,7 +302,7 @@ PLUGIN = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-c
     ],
     ids=["no YAML", "text", "list", "no context", "no credentials", "no server", "no address"],
 )
-def test_a_kubeconfig_that_leads_nowhere_is_one_line(
+def test_reports_an_unusable_kubeconfig_in_one_line(
     text: str, fact: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "kubeconfig").write_text(text)
@@ -342,7 +346,7 @@ def test_another_web_server_is_no_cluster(
     assert re.match(f"error: no cluster: .*{address} .*`server`", capsys.readouterr().err)
 
 
-def test_logs_end_quietly_when_nobody_reads_them(api: ClusterApi) -> None:
+def test_logs_end_silently_when_their_output_is_closed(api: ClusterApi) -> None:
     # As in `actorq cluster logs -f | head -1`.
     pods = {"learner-0": "learner", "actor-1": "actor"}
     for name, role in pods.items():

@@ -1,4 +1,4 @@
-"""A changed configuration replaces the pods that read it, and is refused where the run keeps a setting."""
+"""A changed configuration replaces the pods that read it. Changes of settings that a run keeps are refused."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -152,7 +152,7 @@ def test_a_wrong_environment_of_a_run_that_never_began_can_be_changed(api: Clust
     assert yaml.safe_load(text) == SETTINGS
 
 
-def test_other_settings_may_change_and_nobody_asks_whether_the_run_has_begun(api: ClusterApi) -> None:
+def test_other_settings_may_change_without_a_check_of_progress(api: ClusterApi) -> None:
     def refuse() -> bool:
         raise UnavailableError("nobody answers")
 
@@ -191,7 +191,7 @@ def test_settings_of_the_process_in_the_file_are_no_settings_of_the_run(api: Clu
     up(api, configured(process={"metrics": "0.0.0.0:9091"}), begun=True)
 
 
-def test_pods_get_more_time_to_end_than_their_services_take(api: ClusterApi) -> None:
+def test_pods_get_more_time_to_end_than_their_services_need(api: ClusterApi) -> None:
     objects = configured(transport={"drain_s": 45})
     for each in objects:
         if each["kind"] == "Deployment":
@@ -213,12 +213,12 @@ def test_pods_with_an_earlier_configuration_are_named(api: ClusterApi) -> None:
         each["metadata"]["annotations"] = {"actorq/configuration": digest}
         each["spec"] = {"volumes": [{"name": "c", "configMap": {"name": "run-config"}}]}
     assert configuration.stale_pods(api.cluster(), [old, own, pod("by-hand", "actor")]) == []
-    # Services read the deny list when it appears.
+    # Services read the deny list once it exists.
     for each in (old, own):
         each["spec"]["volumes"].append({"name": "denied", "configMap": {"name": "denied", "optional": True}})
     api.add("v1", "configmaps", {"kind": "ConfigMap", "metadata": {"name": "denied"}, "data": {"denied": "0A1B"}})
     assert configuration.stale_pods(api.cluster(), [old, own]) == []
-    # As `kubectl apply -k` does it: the ConfigMap changes, and no pod.
+    # As with `kubectl apply -k`, the ConfigMap changes, but no pod.
     api.add("v1", "configmaps", next(each for each in configured(seed=9) if each["kind"] == "ConfigMap"))
     own["metadata"]["annotations"] = {"actorq/configuration": digests(configured(seed=9))["learner"]}
     assert configuration.stale_pods(api.cluster(), [old, own]) == ["actor-1"]

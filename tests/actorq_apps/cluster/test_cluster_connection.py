@@ -1,4 +1,4 @@
-"""An API server that hangs holds nobody for long, and lost connections are no reason to forget its kinds."""
+"""A hanging API server delays a request only for a limited time, and a lost connection keeps the known kinds."""
 
 from collections.abc import Callable, Iterator
 
@@ -22,7 +22,7 @@ def api() -> Iterator[ClusterApi]:
 
 
 def impatient(api: ClusterApi) -> Cluster:
-    """It has looked up the kinds before the server hangs."""
+    """A cluster that has looked up the kinds before the server hangs."""
     cluster = api.cluster()
     for api_version, kind in (("v1", "Pod"), ("apps/v1", "StatefulSet")):
         assert cluster.has_kind(api_version, kind)
@@ -44,14 +44,14 @@ requests_of_all_kinds = pytest.mark.parametrize(
 
 
 @requests_of_all_kinds
-def test_a_request_to_a_server_that_hangs_is_made_once_and_ends(
+def test_a_request_to_a_hanging_server_is_sent_once_and_ends(
     api: ClusterApi, request_of: Callable[[Cluster], object]
 ) -> None:
     cluster = impatient(api)
     with hanging(api, lambda verb, kind: True) as requests:
         with pytest.raises(UnreachableError, match=f"no cluster: .*{api.server_address[1]}.*timed out"):
             request_of(cluster)
-        # The server may be later than the client's patience.
+        # The server may notice later than the client's timeout.
         assert requests.begun.wait(DEADLINE_S)
         assert (requests.count, requests.outlasted) == (1, False)
 

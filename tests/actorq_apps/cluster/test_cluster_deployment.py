@@ -1,4 +1,4 @@
-"""A run is put into a namespace whole, beside other runs only under its own name, and taken out again."""
+"""A run is applied completely, shares a namespace only under its own name, and is deleted completely."""
 
 from collections.abc import Iterator
 
@@ -40,7 +40,7 @@ def test_a_run_is_applied_with_its_volume(api: ClusterApi) -> None:
     assert api.names("persistentvolumeclaims") == {"data-learner-0"}
 
 
-def test_down_leaves_nothing_but_the_volume(api: ClusterApi) -> None:
+def test_down_deletes_everything_except_the_volume(api: ClusterApi) -> None:
     up(api)
     api.add("v1", "pods", ready_pod("actor-1", "actor"))
     api.add("v1", "pods", ready_pod("learner-0", "learner"))
@@ -53,10 +53,10 @@ def test_down_leaves_nothing_but_the_volume(api: ClusterApi) -> None:
         down(api)
 
 
-def test_the_volume_goes_when_told_even_after_the_run(api: ClusterApi) -> None:
+def test_down_deletes_the_volume_on_request_even_after_the_run(api: ClusterApi) -> None:
     up(api)
     down(api)
-    # It is gone only once the cluster has let go of it.
+    # The volume disappears only when the cluster releases it.
     (told,) = down(api, delete_volume=True)
     assert "volumes (1)" in told
     assert not api.objects
@@ -92,19 +92,19 @@ def test_an_object_of_a_training_run_of_the_same_name_stays(api: ClusterApi) -> 
     assert api.names("persistentvolumeclaims") == {"data-demo-learner-0"}
 
 
-def test_a_kind_that_the_cluster_has_no_more_keeps_nobody_from_down(api: ClusterApi) -> None:
+def test_down_works_when_the_cluster_lost_a_kind(api: ClusterApi) -> None:
     api.kinds["keda.sh/v1alpha1"] = [("ScaledObject", "scaledobjects", True)]
     scaled: Object = {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": "actor"}}
     up(api, prepared([*overlay(), scaled], "demo", "lab"))
     assert api.names("scaledobjects") == {"actor"}
-    # Its definition goes, and its objects with it.
+    # Its definition is deleted, and with it its objects.
     del api.kinds["keda.sh/v1alpha1"]
     api.objects = {path: each for path, each in api.objects.items() if "scaledobjects" not in path}
     down(api, delete_volume=True)
     assert not api.objects
 
 
-def test_an_object_that_left_the_overlay_leaves_the_cluster(api: ClusterApi) -> None:
+def test_deletes_an_object_that_was_removed_from_the_overlay(api: ClusterApi) -> None:
     up(api)
     up(api, [each for each in ready() if each["kind"] not in ("Service", "PersistentVolumeClaim")])
     assert api.names("services") == set()
@@ -126,13 +126,13 @@ def test_a_second_run_is_refused(api: ClusterApi) -> None:
     assert api.objects == before
 
 
-def test_a_run_that_was_applied_in_another_way_is_left_alone(api: ClusterApi) -> None:
+def test_down_ignores_a_run_that_was_applied_in_another_way(api: ClusterApi) -> None:
     api.add("apps/v1", "statefulsets", workload("StatefulSet", "learner"))
     with pytest.raises(UserError, match=r"namespace lab .*StatefulSet learner\b"):
         up(api)
 
 
-def test_runs_with_names_of_their_own_share_a_namespace(api: ClusterApi) -> None:
+def test_runs_with_different_names_share_a_namespace(api: ClusterApi) -> None:
     for name in ("demo", "wide"):
         up(api, prepared(named(overlay(), name, name), name, "lab"), name)
     assert api.names("deployments") == {"demo-actor", "demo-quantizer", "wide-actor", "wide-quantizer"}
@@ -165,7 +165,7 @@ def test_the_volume_of_a_training_run_is_refused_with_its_name(api: ClusterApi) 
 @pytest.mark.parametrize(
     ("verb", "plural", "group"), [("patch", "deployments", ".apps"), ("list", "configmaps", ""), ("list", "pods", "")]
 )
-def test_without_a_permission_nothing_is_left_half_made(api: ClusterApi, verb: str, plural: str, group: str) -> None:
+def test_applies_nothing_without_a_permission(api: ClusterApi, verb: str, plural: str, group: str) -> None:
     api.forbidden.add((verb, plural))
 
     def up_and_down() -> None:
@@ -187,7 +187,7 @@ def test_a_kind_that_the_cluster_lacks_is_named_before_anything_is_made(api: Clu
     assert not api.objects
 
 
-def test_a_namespace_that_is_not_there_is_named(api: ClusterApi) -> None:
+def test_names_a_missing_namespace(api: ClusterApi) -> None:
     with pytest.raises(UserError, match=r"namespace elsewhere .*`kubectl create"):
         deployment.apply(api.cluster("elsewhere"), ready(), "demo", lambda: False)
 
@@ -199,7 +199,7 @@ def test_an_object_that_runs_share_stays(api: ClusterApi) -> None:
     assert api.names("priorityclasses") == {"actorq-learner"}
 
 
-def test_a_cluster_that_does_not_listen_is_named_with_its_address() -> None:
+def test_names_the_address_of_an_unreachable_cluster() -> None:
     with cluster_api() as server:
         cluster: Cluster = server.cluster()
     with pytest.raises(UserError, match=f"no cluster: http://127.0.0.1:{server.server_address[1]} .*refused"):

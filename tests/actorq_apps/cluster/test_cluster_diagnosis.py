@@ -1,4 +1,4 @@
-"""What keeps a pod from running becomes a line that says so."""
+"""The reason why a pod does not run becomes one line."""
 
 import re
 from datetime import datetime
@@ -46,7 +46,7 @@ def test_a_missing_image_is_named() -> None:
     assert re.search("pod actor-1 .*image actorq-actor:9 .*Back-off.*`images`", line(found) or "")
 
 
-def test_a_container_that_cannot_start_says_why() -> None:
+def test_reports_why_a_container_cannot_start() -> None:
     found = pod("learner-0", "learner", container(waiting("CreateContainerConfigError", 'secret "tls" not found')))
     assert re.search('pod learner-0 .*: secret "tls" not found$', line(found) or "")
 
@@ -70,7 +70,7 @@ def test_crashes_between_long_lives_are_no_loop() -> None:
     assert [len(faults) for faults in serious([found], NOW)] == [0, 1]
 
 
-def test_running_out_of_memory_is_called_that() -> None:
+def test_reports_that_a_container_ran_out_of_memory() -> None:
     found = pod("learner-0", "learner", crash_loop(137, restarts=2, reason="OOMKilled"))
     assert re.search("pod learner-0 .*looping .*OOMKilled, 2 restarts.*: last words$", line(found) or "")
 
@@ -88,11 +88,11 @@ def test_running_out_of_memory_is_called_that() -> None:
     ],
     ids=["creating", "crashed once", "ended once", "running again", "new", "ready", "replaced"],
 )
-def test_a_state_that_may_still_mend_itself_is_no_fault(found: Object) -> None:
+def test_a_state_that_may_recover_is_no_fault(found: Object) -> None:
     assert line(found) is None
 
 
-def test_an_unschedulable_pod_gets_a_moment() -> None:
+def test_an_unschedulable_pod_is_no_fault_at_first() -> None:
     found = unschedulable("actor-1", "actor", SINCE)
     assert line(found, NOW + 19) is None
     assert re.search("pod actor-1 .*: 0/3 nodes are available: 3 Insufficient cpu$", line(found, NOW + 20) or "")
@@ -123,7 +123,7 @@ def test_one_actor_of_several_may_be_missing() -> None:
     assert [len(faults) for faults in serious([learner, other], NOW + 60)] == [1, 0]
 
 
-def test_a_pod_is_shown_as_kubectl_shows_it() -> None:
+def test_shows_a_pod_like_kubectl() -> None:
     assert view(ready_pod("learner-0", "learner", 2)) == PodView("learner-0", "learner", "Running", True, 2)
     looping = pod("actor-1", "actor", crash_loop(1, restarts=4))
     assert view(looping) == PodView("actor-1", "actor", "CrashLoopBackOff", False, 4)
@@ -139,7 +139,7 @@ def test_pods_that_a_workload_may_not_make_are_explained() -> None:
     assert re.search(f"Deployment actor .*: {quota}$", fault.line())
 
 
-def test_a_statefulset_explains_itself_by_events_while_it_has_no_pods() -> None:
+def test_explains_a_statefulset_without_pods_by_its_events() -> None:
     refused = workload("StatefulSet", "learner")
     refused["metadata"]["uid"] = "uid-learner"
     events = [

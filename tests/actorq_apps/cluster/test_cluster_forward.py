@@ -1,4 +1,4 @@
-"""`actorq cluster forward` as a process: it prints addresses, and Ctrl-C ends it well."""
+"""`actorq cluster forward` as a process: it prints addresses, and Ctrl-C ends it cleanly."""
 
 import os
 import re
@@ -19,7 +19,7 @@ TIMEOUT_S = 30
 
 @contextmanager
 def forwarding(api: ClusterApi, folder: Path) -> Iterator[tuple[ForkedCommand, list[list[str]]]]:
-    """The command, and the words of the lines that it prints when it is ready."""
+    """The command, and the words of its lines when it is ready."""
     for name, role in (("learner-0", "learner"), ("quantizer-1", "quantizer"), ("actor-1", "actor")):
         api.add("v1", "pods", ready_pod(name, role))
     kubeconfig = {
@@ -40,7 +40,7 @@ def forwarding(api: ClusterApi, folder: Path) -> Iterator[tuple[ForkedCommand, l
 
 
 def end(process: ForkedCommand) -> tuple[int, str]:
-    """Give it Ctrl-C; its exit code and what it complained of."""
+    """Send Ctrl-C. Returns the exit code and the error output."""
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=TIMEOUT_S)
     return process.wait(), told
@@ -61,7 +61,7 @@ def test_forward_prints_an_address_for_each_service_and_pod_until_ctrl_c(tmp_pat
         assert end(process) == (0, "")
 
 
-def test_the_reason_why_an_address_leads_nowhere_is_told(tmp_path: Path) -> None:
+def test_reports_why_an_address_does_not_work(tmp_path: Path) -> None:
     with cluster_api() as api, forwarding(api, tmp_path) as (process, lines):
         api.forbidden.add(("get", "pods/portforward"))
         address = lines[0][1]

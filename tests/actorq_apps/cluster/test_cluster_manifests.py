@@ -1,4 +1,4 @@
-"""An overlay becomes objects that are ready to be applied, and anything else a line that says what is wrong."""
+"""An overlay becomes objects that can be applied. A wrong overlay gives one line with the reason."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ def write(path: Path, documents: list[Object]) -> str:
     return str(path)
 
 
-def test_everything_carries_the_name_of_the_run() -> None:
+def test_every_object_has_the_name_of_the_run() -> None:
     ready = manifests.prepared(overlay(), "demo", "lab")
     assert {each["metadata"]["labels"]["actorq/run"] for each in ready} == {"demo"}
     pods = by_kind(ready, "StatefulSet")["spec"]["template"]["metadata"]["labels"]
@@ -33,13 +33,13 @@ def test_workloads_come_after_the_objects_that_they_need() -> None:
     assert kinds == ["PersistentVolumeClaim", "Service", "ConfigMap", "Deployment", "Deployment", "StatefulSet"]
 
 
-def test_the_overlay_itself_stays_as_it_was() -> None:
+def test_does_not_modify_the_overlays_objects() -> None:
     given = overlay()
     manifests.prepared(given, "demo", "lab")
     assert given == overlay()
 
 
-def test_the_text_of_a_configuration_is_not_touched() -> None:
+def test_does_not_change_the_text_of_a_configuration() -> None:
     given = overlay()
     by_kind(given, "ConfigMap")["data"] = {"config.yaml": "address: learner.actorq:50051"}
     assert by_kind(manifests.prepared(given, "demo", "lab"), "ConfigMap")["data"] == {
@@ -110,7 +110,7 @@ def test_the_learners_volume_is_made_with_the_name_of_the_run() -> None:
             "actorq/run": "demo",
         },
     }
-    # Kubernetes never changes the template: with a label more, `kubectl apply -k` of the same overlay would be refused.
+    # Kubernetes never changes the template. With another label, `kubectl apply -k` of the overlay would be refused.
     assert by_kind(ready, "StatefulSet")["spec"] == by_kind(given, "StatefulSet")["spec"]
 
 
@@ -123,7 +123,7 @@ def test_an_overlay_that_does_not_exist_is_named() -> None:
         manifests.render("nowhere")
 
 
-def test_kubectl_is_asked_for_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_a_missing_kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kustomization.yaml").write_text("resources: []")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match=r"kubectl .*PATH"):
@@ -139,7 +139,7 @@ def test_kubectl_is_asked_for_where_it_is_missing(tmp_path: Path, monkeypatch: p
     ids=["plain", "logged"],
 )
 def test_the_error_of_kubectl_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
-    # The tests need no kubectl: this one ends as real ones do for a missing base.
+    # The tests need no kubectl: this fake ends like a real kubectl with a missing base.
     (tmp_path / "kustomization.yaml").write_text("resources: [../missing]")
     fake = tmp_path / "kubectl"
     fake.write_text(f"#!/bin/sh\necho warning >&2\ncat >&2 <<'END'\n{said}\nEND\nexit 1\n")
@@ -149,7 +149,7 @@ def test_the_error_of_kubectl_is_passed_on(tmp_path: Path, monkeypatch: pytest.M
         manifests.render(str(tmp_path))
 
 
-def test_a_run_is_called_as_its_overlay(tmp_path: Path) -> None:
+def test_a_run_has_the_name_of_its_overlay(tmp_path: Path) -> None:
     folder = tmp_path / "my_overlay"
     folder.mkdir()
     assert manifests.default_name(str(folder)) == "my-overlay"

@@ -23,7 +23,7 @@ def test_the_learner_and_pods_that_end_are_left_out() -> None:
         assert restarts(api.cluster()) == {"actor-1": 2}
 
 
-def test_a_run_goes_on_once_its_learner_has_more_steps_than_in_its_first_answer() -> None:
+def test_a_run_continues_once_its_learner_has_new_steps() -> None:
     grown = Growth()
     answers = [grown(replace(STATUS, environment_steps=steps)) for steps in (500, 500, 564)]
     assert answers == [False, False, True]

@@ -1,4 +1,4 @@
-"""Bytes go both ways through a forwarded port, whatever becomes of its ends."""
+"""A forwarded port carries bytes in both directions, and handles lost ends."""
 
 import socket
 import threading
@@ -17,7 +17,7 @@ LARGE = bytes(range(256)) * 8_192
 
 @contextmanager
 def echo() -> Iterator[tuple[str, int]]:
-    """A server that gives back what it gets, until its peer has no more."""
+    """A server that echoes all data until its peer ends."""
 
     def serve(peer: socket.socket) -> None:
         with peer:
@@ -68,7 +68,7 @@ def test_connections_do_not_mix() -> None:
             peer.close()
 
 
-def test_a_far_end_that_is_gone_ends_the_connection_and_the_next_one_works_again() -> None:
+def test_a_lost_far_end_closes_the_connection_and_the_next_one_works() -> None:
     gone = True
 
     def opener() -> socket.socket:
@@ -85,14 +85,14 @@ def test_a_far_end_that_is_gone_ends_the_connection_and_the_next_one_works_again
             assert receive(peer, 5) == b"again"
 
 
-def test_the_end_of_the_far_end_is_seen_at_once() -> None:
+def test_passes_on_the_end_of_the_far_end_at_once() -> None:
     here, there = socket.socketpair()
     with PortForward(lambda: here) as forward, connect(forward) as peer:
         there.close()
         assert receive(peer, 1) == b""
 
 
-def test_the_end_of_this_end_reaches_the_far_end() -> None:
+def test_passes_on_the_end_of_this_end() -> None:
     here, there = socket.socketpair()
     there.settimeout(TIMEOUT_S)
     with PortForward(lambda: here) as forward:
@@ -113,14 +113,14 @@ def test_closing_ends_open_connections_and_frees_the_port() -> None:
             connect(forward)
 
 
-def test_a_port_in_use_is_a_mistake() -> None:
+def test_a_port_in_use_is_the_users_mistake() -> None:
     with PortForward(lambda: None) as forward:
         port = int(forward.address.rpartition(":")[2])
         with pytest.raises(UserError, match=f"port {port} .*in use"):
             PortForward(lambda: None, port)
 
 
-def test_why_a_port_leads_nowhere_is_told_once_for_each_reason() -> None:
+def test_reports_each_reason_of_a_failing_port_once() -> None:
     reasons = iter(["no pod", "no pod", "no permission"])
     told: list[str] = []
 
@@ -145,8 +145,8 @@ def test_a_pods_port_is_reached_through_the_api_server() -> None:
             sender.join()
 
 
-def test_a_connection_that_ends_on_both_sides_ends_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
-    # An error in any thread fails a test. The answer comes when this end is gone.
+def test_a_connection_closed_on_both_sides_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    # An error in any thread fails a test. The answer arrives after this end is closed.
     answered, gone = threading.Event(), threading.Event()
 
     def answer(data: bytes) -> bytes:
@@ -169,6 +169,6 @@ def test_a_connection_that_ends_on_both_sides_ends_without_a_word(caplog: pytest
     assert not caplog.records
 
 
-def test_a_pod_that_is_gone_is_said_in_the_servers_words() -> None:
+def test_reports_a_missing_pod_in_the_servers_words() -> None:
     with cluster_api() as api, pytest.raises(ActorQError, match=r'port 1 of pod x: "portforward" not'):
         open_pod_port(api.cluster(), "x", 1)

@@ -1,4 +1,4 @@
-"""`up` waits for environment steps, and ends with one line when they will not come."""
+"""`up` waits for environment steps, and ends with one line if they cannot come."""
 
 import asyncio
 import re
@@ -49,7 +49,7 @@ class Seen:
 
 
 class Counting(learner_pb2_grpc.LearnerServiceServicer):
-    """A learner whose environment steps are those of a list, one for each time that it is asked."""
+    """A learner that reports the environment steps in a list, one value per request."""
 
     def __init__(self, steps: list[int], state: int = learner_pb2.RUN_STATE_TRAINING) -> None:
         self._steps = iter(steps)
@@ -72,7 +72,7 @@ def api() -> Iterator[ClusterApi]:
 def wait(
     api: ClusterApi, learner: str = NOBODY, timeout_s: float = 60.0, until_over: bool = False
 ) -> tuple[RunStatus | None, Seen, str]:
-    """The status that it ended with, what was seen meanwhile, and the line that it failed with."""
+    """The final status, the events, and the error line."""
     seen = Seen()
     with LearnerClient(learner) as client:
         try:
@@ -107,8 +107,8 @@ def test_the_wait_returns_once_steps_have_grown(api: ClusterApi) -> None:
     assert seen.events == ["learner-0: ready", "quantizer-1: ready", "actor-1: ready"]
 
 
-def test_steps_of_pods_of_an_earlier_version_say_nothing(api: ClusterApi) -> None:
-    # A broken image of the learner is never pulled while the pod of before trains on.
+def test_ignores_steps_of_pods_with_an_earlier_version(api: ClusterApi) -> None:
+    # The learner's broken image is never pulled, while the earlier pod continues training.
     actor = workload("Deployment", "actor")
     actor["metadata"]["generation"] = 2
     actor["status"] = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 1}
@@ -144,7 +144,7 @@ def test_until_the_run_is_over_steps_are_not_enough(api: ClusterApi) -> None:
     assert seen.statuses == [100, 200, 300]
 
 
-def test_a_pod_that_crashes_again_after_hours_ends_no_wait(api: ClusterApi) -> None:
+def test_a_crash_after_hours_does_not_end_the_wait(api: ClusterApi) -> None:
     api.add("v1", "pods", pod("actor-2", "actor", crashed_late(137, restarts=2)))
     end = learner_pb2.RUN_STATE_SOLVED
     status, seen, _ = wait_for(api, Counting([500], end), until_over=True)
@@ -152,7 +152,7 @@ def test_a_pod_that_crashes_again_after_hours_ends_no_wait(api: ClusterApi) -> N
     assert re.search("pod actor-2 .*exit code 137, 2 restarts", seen.events[-1])
 
 
-def test_an_api_server_that_is_away_for_a_while_ends_nothing(api: ClusterApi) -> None:
+def test_tolerates_an_api_server_that_is_away_for_a_while(api: ClusterApi) -> None:
     outages = {200: [(503, "etcdserver: leader changed")] * 3, 400: [(429, "too many requests")]}
 
     class Flaky(Counting):
@@ -208,7 +208,7 @@ def training_run(api: ClusterApi, **status: Any) -> Object:
 
 
 def wait_for_training_run(api: ClusterApi) -> tuple[RunState | None, list[str], str]:
-    """The state at its end, the events, and the line that it failed with. Its learner is never reached."""
+    """The state at the end, the events, and the error line. The learner is never reached."""
     seen = Seen()
     with LearnerClient(NOBODY) as client:
         try:
@@ -218,12 +218,12 @@ def wait_for_training_run(api: ClusterApi) -> tuple[RunState | None, list[str], 
             return None, seen.events, str(error)
 
 
-def test_the_end_of_a_training_run_is_that_of_its_object(api: ClusterApi) -> None:
+def test_reads_the_end_of_a_training_run_from_its_object(api: ClusterApi) -> None:
     made = training_run(api)
 
     def end(verb: str, kind: str, name: str) -> None:
         if verb == "watch":
-            # Also its workloads are gone, as after the time that a finished run is kept.
+            # Its workloads are also gone, as after the time that a finished run is kept.
             made["status"] |= {"state": "Solved", "environmentSteps": 300}
             del api.objects[next(path for path in api.objects if "statefulsets" in path)]
 
@@ -232,7 +232,7 @@ def test_the_end_of_a_training_run_is_that_of_its_object(api: ClusterApi) -> Non
     assert wait_for_training_run(api) == (RunState.SOLVED, [], "")
 
 
-def test_the_learner_of_an_earlier_training_run_of_the_name_ends_nothing(api: ClusterApi) -> None:
+def test_ignores_the_learner_of_an_earlier_training_run(api: ClusterApi) -> None:
     made = training_run(api)
     (learner,) = (each for path, each in api.objects.items() if "statefulsets" in path)
     learner["status"] = {"updateRevision": "a", "currentRevision": "a"}
@@ -283,7 +283,7 @@ def test_a_run_that_is_over_is_not_waited_for(api: ClusterApi) -> None:
     assert status.state.final
 
 
-def test_an_evicted_pod_that_was_replaced_ends_nothing(api: ClusterApi) -> None:
+def test_ignores_an_evicted_pod_that_was_replaced(api: ClusterApi) -> None:
     api.add("v1", "pods", evicted_pod("actor-0", "actor"))
     status, seen, _ = wait_for(api, Counting([500], learner_pb2.RUN_STATE_SOLVED), until_over=True)
     assert status
@@ -292,14 +292,14 @@ def test_an_evicted_pod_that_was_replaced_ends_nothing(api: ClusterApi) -> None:
     assert re.search(" 0 s: pod learner-0 .*Pending", wait(api, timeout_s=0)[2])
 
 
-def test_a_missing_image_ends_it_in_a_line(api: ClusterApi) -> None:
+def test_a_missing_image_ends_the_wait_in_one_line(api: ClusterApi) -> None:
     api.add("v1", "pods", pod("learner-0", "learner", container(waiting("ErrImagePull", "not found"))))
     _, _, line = wait(api)
     assert re.search("pod learner-0 .*image actorq-actor:9 .*not found", line)
 
 
-def test_the_fault_of_a_pod_that_is_being_replaced_ends_nothing(api: ClusterApi) -> None:
-    # As of the image that this `up` has put right.
+def test_ignores_the_fault_of_a_pod_that_is_being_replaced(api: ClusterApi) -> None:
+    # For an image that this `up` has corrected.
     learner = workload("StatefulSet", "learner")
     learner["metadata"]["generation"] = 2
     learner["status"] = {"observedGeneration": 1, "updateRevision": "a", "currentRevision": "a"}
@@ -312,20 +312,20 @@ def test_the_fault_of_a_pod_that_is_being_replaced_ends_nothing(api: ClusterApi)
     assert re.search("^pod learner-0 .*image", wait(api)[2])
 
 
-def test_a_crash_ends_it_with_the_error_of_the_log(api: ClusterApi) -> None:
+def test_a_crash_ends_the_wait_with_the_error_of_the_log(api: ClusterApi) -> None:
     api.add("v1", "pods", pod("learner-0", "learner", crash_loop(2, restarts=1)))
     api.logs["learner-0"] = "INFO began\nerror: unknown setting 'dqn.bach_size'\n\n"
     assert re.search("pod learner-0 .*exit code 2\\b.*: unknown setting 'dqn.bach_size'$", wait(api)[2])
 
 
-def test_the_error_of_one_that_was_started_again_meanwhile_is_in_the_log_before(api: ClusterApi) -> None:
+def test_reads_the_error_of_a_restarted_container_from_the_previous_log(api: ClusterApi) -> None:
     api.add("v1", "pods", pod("learner-0", "learner", crash_loop(2, restarts=1)))
     api.logs["learner-0"] = ""
     api.previous_logs["learner-0"] = "error: unknown setting 'dqn.bach_size'\n"
     assert re.search("exit code 2\\b.*: unknown setting 'dqn.bach_size'$", wait(api)[2])
 
 
-def test_a_workload_that_may_make_no_pods_ends_it(api: ClusterApi) -> None:
+def test_a_workload_that_cannot_create_pods_ends_the_wait(api: ClusterApi) -> None:
     learner = workload("StatefulSet", "learner")
     learner["metadata"]["uid"] = "uid-learner"
     api.add("apps/v1", "statefulsets", learner)
@@ -341,7 +341,7 @@ def test_a_workload_that_may_make_no_pods_ends_it(api: ClusterApi) -> None:
     ],
     ids=["pod", "learner"],
 )
-def test_the_end_of_the_time_names_the_missing_pod_or_answer(api: ClusterApi, ready: bool, reason: str) -> None:
+def test_a_timeout_names_the_missing_pod_or_answer(api: ClusterApi, ready: bool, reason: str) -> None:
     found = ready_pod("learner-0", "learner") if ready else pod("learner-0", "learner")
     api.add("v1", "pods", found)
     api.add("v1", "events", event("learner-0", "FailedMount", "no volume yet", "2026-01-02T03:04:05Z"))

@@ -1,4 +1,4 @@
-"""What an API server refuses becomes a line that says what to do."""
+"""A refusal of an API server becomes one line with the remedy."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def test_a_missing_permission_is_named(message: str, fact: str) -> None:
 
 
 def test_a_refused_port_forward_names_its_permission_too() -> None:
-    # A WebSocket that is refused leaves no body, but all of the answer in its reason.
+    # A refused WebSocket has no body. Its reason contains the whole answer.
     body = (
         'Handshake status 403 Forbidden -+-+- {} -+-+- b\'{"message":"forbidden: User \\"ada\\" '
         'cannot get resource \\"pods/portforward\\" in API group \\"\\" in the namespace \\"lab\\""}\''
@@ -81,7 +81,7 @@ def test_a_volume_that_cannot_grow_is_named_with_the_reason() -> None:
     assert re.search("volume policies .*StorageClass", str(refused(403, said)))
 
 
-def test_a_statefulset_that_cannot_change_comes_with_a_way_out() -> None:
+def test_a_statefulset_that_cannot_change_gets_a_remedy() -> None:
     said = (
         'StatefulSet.apps "learner" is invalid: spec: Forbidden: updates to statefulset spec for fields other than '
         "'replicas', 'template' and 'updateStrategy' are forbidden"

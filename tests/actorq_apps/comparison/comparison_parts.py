@@ -1,4 +1,4 @@
-"""Summaries of runs that nobody made."""
+"""Invented summaries of runs."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ TARGET = 475.0
 
 
 def summary(speed: float = 100.0, returns: tuple[float, ...] = (100.0, 480.0), **changes: Any) -> dict[str, Any]:
-    """Of a run that started for 5 s and made `speed` steps per second, with an evaluation every ten seconds."""
+    """The summary of a run with a start of 5 s, `speed` steps per second, and an evaluation every ten seconds."""
     seconds = 10.0 * max(1, len(returns))
     return {
         "state": "solved" if returns and returns[-1] >= TARGET else "budget ended",
@@ -53,5 +53,5 @@ def run(scheme: str, seed: int, *, cell: str = "", **of_summary: Any) -> RunFigu
 
 
 def comparison(*runs: RunFigures, environment: str = "CartPole-v1", target: float | None = TARGET) -> Comparison:
-    """Of these runs."""
+    """A comparison of these runs."""
     return Comparison.of(runs, environment, "dqn", target, MACHINE)

@@ -1,4 +1,4 @@
-"""What a folder keeps, what it begins anew, and what it refuses."""
+"""The folder of a comparison: which runs it keeps or repeats, and what it refuses."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,14 +25,14 @@ def opened(root: Path) -> ComparisonFolder:
 
 
 def ended(folder: ComparisonFolder, scheduled: ScheduledRun, state: str) -> Path:
-    """A run of this state."""
+    """A run in this state."""
     run = folder.run(scheduled)
     run.root.mkdir(parents=True, exist_ok=True)
     write_document(run.summary, summary(state=state))
     return run.root
 
 
-def test_finished_runs_are_kept_and_the_others_are_begun_anew(tmp_path: Path) -> None:
+def test_keeps_finished_runs_and_restarts_the_others(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     assert not folder.finished(SCHEDULED)
     for state, finished in (("solved", True), ("budget ended", True), ("interrupted", False), ("stopped", False)):
@@ -48,7 +48,7 @@ def test_a_folder_without_recorded_gpus_is_continued_where_there_are_none(tmp_pa
         ComparisonFolder(tmp_path / "comparison").open(SETTINGS, replace(MACHINE, gpus=["NVIDIA H200"]))
 
 
-def test_a_comparison_that_is_complete_makes_nothing(tmp_path: Path) -> None:
+def test_a_complete_comparison_starts_no_run(tmp_path: Path) -> None:
     folder, schedule, told = opened(tmp_path), interleaved(grid(("fp32", "int8")), (1, 2)), list[str]()
     for scheduled in schedule:
         ended(folder, scheduled, "solved")
@@ -69,7 +69,7 @@ def test_a_run_that_cannot_be_made_ends_the_comparison_with_its_own_line(tmp_pat
     assert "Nowhere" in folder.log(SCHEDULED).read_text()
 
 
-def test_a_run_that_is_going_on_is_left_alone(tmp_path: Path) -> None:
+def test_does_not_touch_an_active_run(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     root = ended(folder, SCHEDULED, "interrupted")
     with folder.run(SCHEDULED).locked(lambda: None), pytest.raises(UserError, match=r"in use .*actorq train"):
@@ -77,7 +77,7 @@ def test_a_run_that_is_going_on_is_left_alone(tmp_path: Path) -> None:
     assert root.exists()
 
 
-def test_the_same_settings_on_the_same_machine_go_on(tmp_path: Path) -> None:
+def test_continues_with_the_same_settings_on_the_same_machine(tmp_path: Path) -> None:
     opened(tmp_path)
     opened(tmp_path)
 

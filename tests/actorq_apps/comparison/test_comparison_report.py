@@ -1,4 +1,4 @@
-"""The report, from summaries that nobody made."""
+"""The report of a comparison, from invented summaries."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class Tags(HTMLParser):
-    """Checks that tags are closed in order, and keeps what they link to."""
+    """Checks that tags are closed in order, and records the links."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_needs_nothing_else_and_is_whole(text: str) -> None:
+def test_the_page_is_complete_and_self_contained(text: str) -> None:
     tags = Tags(text)
     assert tags.open == []
     assert [link[:21] for link in tags.links if not link.startswith("runs/")] == ["data:image/png;base64"] * 8
@@ -69,7 +69,7 @@ def test_the_page_needs_nothing_else_and_is_whole(text: str) -> None:
     assert "&lt;x&gt;" in text
 
 
-def test_the_page_tells_ratios_limits_and_published_figures(text: str) -> None:
+def test_the_page_shows_ratios_limits_and_published_figures(text: str) -> None:
     assert re.search(r"<b>int8, dqn\.n-step 7</b> .*fp32 .* 1\.97 .*throughput", text)
     assert "1.5 to 5.41" in text
     assert "1.9 to 3.76" in text
@@ -77,7 +77,7 @@ def test_the_page_tells_ratios_limits_and_published_figures(text: str) -> None:
     assert "prefers-color-scheme: dark" in text
 
 
-def test_on_policy_runs_tell_how_far_actors_are_from_the_learner(tmp_path: Path, text: str) -> None:
+def test_the_page_shows_divergence_and_mismatch_of_on_policy_runs(tmp_path: Path, text: str) -> None:
     queue = {"divergence": 0.0421, "mismatch": 0.0037}
     of = comparison(run("int8", 1, rollout_queue=queue, fidelity={"mean_kl": 1.2e-4}), run("fp32", 1))
     told = rendered(of, tmp_path)
@@ -97,7 +97,7 @@ def test_runs_without_an_evaluation_or_a_target_have_a_page_too(tmp_path: Path) 
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Figure]]:
-    """The figures that are drawn, which stay open until the end of the test."""
+    """The drawn figures, which stay open until the end of the test."""
     drawn: list[Figure] = []
     with monkeypatch.context() as patched:
         patched.setattr(pyplot, "close", drawn.append)
@@ -138,7 +138,7 @@ def test_numbers_on_an_axis_have_room_beside_each_other(tmp_path: Path, figures:
             assert all(left.x1 < right.x0 for left, right in pairwise(boxes)), axes.get_xlabel()
 
 
-def test_methods_of_energy_that_differ_in_one_runs_figures_are_told_once(tmp_path: Path) -> None:
+def test_shows_methods_that_differ_only_in_figures_once(tmp_path: Path) -> None:
     def energy(seconds: str) -> dict[str, object]:
         method = f"a model; the first {seconds} s at the mean power of the 1.0 s after them"
         return {"kwh": 1e-6, "co2_kg": 1e-6, "method": method, "per_service": {}}
@@ -153,13 +153,13 @@ def test_schemes_of_installed_packages_are_drawn_too(tmp_path: Path) -> None:
     assert "int6" in rendered(of, tmp_path)
 
 
-def test_one_seed_is_told_to_have_no_interval() -> None:
+def test_warns_that_one_seed_gives_no_interval() -> None:
     assert any("no interval" in text for text in warnings(three_schemes(seeds=1)))
     assert any("too narrow" in text for text in warnings(three_schemes(seeds=2)))
     assert not any("interval" in text for text in warnings(three_schemes(seeds=5)))
 
 
-def test_a_missed_target_is_told() -> None:
+def test_warns_about_a_missed_target() -> None:
     of = comparison(run("int8", 1, returns=(100.0,)), run("fp32", 1))
     assert any(re.search("target: int8", text) for text in warnings(of))
 
@@ -188,7 +188,7 @@ def test_published_returns_are_of_the_same_task(environment: str, expected: publ
     assert published.returns_of(environment) == expected
 
 
-def test_success_rates_have_a_picture_where_runs_have_them(tmp_path: Path, figures: list[Figure]) -> None:
+def test_draws_success_rates_if_runs_have_them(tmp_path: Path, figures: list[Figure]) -> None:
     plain = draw(comparison(run("int8", 1)), tmp_path)
     assert "success-steps" not in plain
     figures.clear()

@@ -1,4 +1,4 @@
-"""Which runs there are, in which order."""
+"""The runs of a comparison, and their order."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ def test_each_seed_has_all_variants_and_begins_with_another_one() -> None:
         ["torch", "fp32", "int8"],
         ["fp32", "int8", "torch"],
     ]
-    # No variant is always the first or the last of its round.
+    # No variant is always first or last in its round.
     assert Counter(each[0] for each in rounds[:3]) == Counter(each[-1] for each in rounds[:3])
 
 
@@ -45,7 +45,7 @@ def test_a_value_and_its_negative_have_folders_of_their_own() -> None:
     assert names == {"int8-dqn.n-step-minus1-seed1", "int8-dqn.n-step-1-seed1"}
 
 
-def test_a_switch_is_varied_too() -> None:
+def test_a_boolean_setting_can_be_varied() -> None:
     assert Variant("int8", (("normalize-observations", "false"),)).flags[2:] == ("--no-normalize-observations",)
     assert Variant("int8", (("normalize-observations", "true"),)).flags[2:] == ("--normalize-observations",)
 

@@ -22,7 +22,7 @@ def test_a_ratio_is_the_geometric_mean_over_seeds_with_an_interval() -> None:
     assert found == ratio({1: 2.0, 2: 8.0, 3: 4.0}, {1: 1.0, 2: 1.0, 3: 1.0})
 
 
-def test_seeds_are_compared_with_themselves() -> None:
+def test_compares_each_seed_with_itself() -> None:
     # A machine that was three times slower in the second round changes no ratio.
     found = ratio({1: 30.0, 2: 10.0}, {1: 15.0, 2: 5.0})
     assert found is not None
@@ -36,7 +36,7 @@ def test_one_seed_has_no_interval() -> None:
     assert found.low is found.high is None
 
 
-def test_seeds_without_a_value_are_left_out_and_told() -> None:
+def test_leaves_out_and_counts_seeds_without_a_value() -> None:
     found = ratio({1: 3.0, 2: None, 3: 2.0}, {1: 1.0, 2: 1.0, 3: None})
     assert found is not None
     assert found.value == pytest.approx(3.0)
@@ -63,7 +63,7 @@ def test_times_leave_out_the_start_of_the_processes() -> None:
 
 
 @pytest.mark.parametrize(("share", "who"), [(0.0, "learner"), (0.05, "learner"), (0.3, "both"), (0.5, "actors")])
-def test_the_share_of_starved_time_tells_the_limit(share: float, who: str) -> None:
+def test_the_share_of_starved_time_determines_the_limit(share: float, who: str) -> None:
     assert run("int8", 1, starved_s=20.0 * share).limit == who
 
 

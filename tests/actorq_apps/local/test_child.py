@@ -1,4 +1,4 @@
-"""How a child process is ended."""
+"""The end of a child process."""
 
 import queue
 import sys
@@ -10,7 +10,7 @@ from actorq_apps.local.child import Child
 from actorq_apps.local.events import ChildExited
 
 TIMEOUT_S = 30.0
-# Ready once it has made the file; asked to end it removes it, or will not hear of it.
+# Ready once it has created the file. When asked to end, it removes the file or ignores the request.
 SCRIPT = """
 import pathlib, signal, sys
 part = pathlib.Path(sys.argv[1])
@@ -25,7 +25,9 @@ part.unlink()
 
 
 @pytest.mark.parametrize(("kind", "patience_s", "code"), [("tidy", TIMEOUT_S, 0), ("deaf", 0.1, -9)])
-def test_a_child_may_tidy_up_before_it_is_killed(tmp_path: Path, kind: str, patience_s: float, code: int) -> None:
+def test_a_child_gets_time_to_clean_up_before_it_is_killed(
+    tmp_path: Path, kind: str, patience_s: float, code: int
+) -> None:
     ended: queue.SimpleQueue[ChildExited] = queue.SimpleQueue()
     part, log = tmp_path / "part", tmp_path / "log"
     child = Child("actor", [sys.executable, "-c", SCRIPT, str(part), kind], log, ended.put)

@@ -1,4 +1,4 @@
-"""The spec of an environment, asked of a process of its own, and what is told of environments that do not work."""
+"""The spec of an environment from a separate process, and reports about environments that do not work."""
 
 import os
 import re
@@ -48,13 +48,13 @@ def test_an_environment_that_fails_with_some_actions_works() -> None:
         ("environment_doubles:AlwaysNaN-v0", "NaN .*first observation"),
     ],
 )
-def test_an_environment_that_does_not_work_is_told_with_its_last_line(name: str, fact: str) -> None:
+def test_reports_a_broken_environment_with_its_last_line(name: str, fact: str) -> None:
     with pytest.raises(UserError, match=f"{name}.*{fact}") as refused:
         environment_of(run_in(name))
     assert "\n" not in str(refused.value)
 
 
-def test_a_call_that_hangs_is_told_and_ended(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_and_ends_a_hanging_call(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match=r"constructor .* 0\.2 s .*environment_doubles\.py:\d+.*--"):
         try_environment(run_in("environment_doubles:HangingWhenMade-v0", 0.2), slow_s=0.1)
     warning = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Services as forks of a server: the launcher adopts them, and starts them itself where it cannot."""
+"""Services as forks of a server. The launcher adopts the forks, and starts services itself if it cannot."""
 
 import os
 import queue
@@ -63,7 +63,7 @@ def test_a_forked_service_is_a_child_of_the_launcher_in_a_session_of_its_own(
         child.kill()
 
 
-def test_imports_of_the_server_are_not_told_in_the_logs_of_services(tmp_path: Path, servers: ForkServers) -> None:
+def test_the_servers_imports_do_not_appear_in_logs_of_services(tmp_path: Path, servers: ForkServers) -> None:
     events: queue.SimpleQueue[ChildExited | ChildReady] = queue.SimpleQueue()
     for module in _FORKED:
         log = tmp_path / module
@@ -83,7 +83,7 @@ def test_a_forked_service_drains_when_its_lifeline_ends(tmp_path: Path, servers:
         child.kill()
 
 
-def test_a_killed_fork_is_told_as_killed(tmp_path: Path, servers: ForkServers) -> None:
+def test_reports_a_killed_fork_as_killed(tmp_path: Path, servers: ForkServers) -> None:
     events: queue.SimpleQueue[ChildExited | ChildReady] = queue.SimpleQueue()
     child = _quantizer(tmp_path, servers, events)
     assert events.get(timeout=TIMEOUT_S) == ChildReady("quantizer", child.pid)
@@ -178,7 +178,7 @@ sys.exit(3)
 
 
 def _fork_of_a_command(folder: Path, module: str, text: str) -> tuple[list[str], str]:
-    """The lines on standard output, and those on standard error, of a module that FORKING starts."""
+    """Standard output and standard error of a module that FORKING starts."""
     (folder / f"{module}.py").write_text(text)
     told = subprocess.run(
         [sys.executable, "-c", FORKING, module],
@@ -196,7 +196,7 @@ def test_a_command_that_has_the_modules_forks_itself(tmp_path: Path) -> None:
     assert lines == ["__main__ ['more'] []", "True True", "3", "3"], errors
 
 
-def test_a_fault_in_such_a_fork_is_told(tmp_path: Path) -> None:
+def test_reports_a_fault_in_a_fork_of_the_command(tmp_path: Path) -> None:
     lines, errors = _fork_of_a_command(tmp_path, "fails", "raise RuntimeError('broken')")
     assert lines == ["1"]
     assert errors.splitlines()[-1] == "RuntimeError: broken"

@@ -1,4 +1,4 @@
-"""What the launcher keeps on disk while a run goes on."""
+"""The launcher's files on disk during a run."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -10,7 +10,7 @@ def history(now: list[float], limit: int = 3) -> RestartHistory:
     return RestartHistory(policy, lambda: now[0], random.Random(1))
 
 
-def test_restarts_of_one_process_come_further_and_further_apart_up_to_the_cap() -> None:
+def test_delays_between_restarts_grow_up_to_the_maximum() -> None:
     dying = history([0.0], limit=6)
     delays = [dying.next_delay() or 0.0 for _ in range(6)]
     for delay, ceiling in zip(delays, (1, 2, 4, 4, 4, 4), strict=True):
@@ -24,7 +24,7 @@ def test_a_process_that_dies_too_often_within_the_window_is_not_restarted() -> N
     assert dying.total == 3
 
 
-def test_restarts_before_the_window_are_forgiven() -> None:
+def test_ignores_restarts_before_the_window() -> None:
     now = [0.0]
     dying = history(now)
     for _ in range(3):
@@ -36,19 +36,19 @@ def test_restarts_before_the_window_are_forgiven() -> None:
     assert dying.total == 4
 
 
-def test_a_process_that_hangs_each_time_is_given_up_however_long_that_takes() -> None:
+def test_gives_up_a_process_that_always_hangs() -> None:
     for timeout_s in (1.0, 60.0, 1000.0):
         now = [0.0]
         hanging = RestartHistory(policy_where_calls_hang(timeout_s), lambda now=now: now[0], random.Random(1))  # type: ignore[misc]
         delays: list[float] = []
         while (delay := hanging.next_delay(EXIT_HUNG)) is not None and len(delays) < 20:
             delays.append(delay)
-            # To start, to hang, to be noticed.
+            # Time to start, to hang, and to be noticed.
             now[0] += 10.0 + 1.25 * timeout_s + delay
         assert len(delays) == 10
 
 
-def test_a_process_that_hangs_now_and_then_is_restarted_for_ever() -> None:
+def test_always_restarts_a_process_that_hangs_rarely() -> None:
     now = [0.0]
     hanging = RestartHistory(RestartPolicy(), lambda: now[0], random.Random(1))
     for _ in range(50):

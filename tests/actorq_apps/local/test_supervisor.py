@@ -1,4 +1,4 @@
-"""The supervisor with small real processes in the place of the services."""
+"""The supervisor with small real processes instead of the services."""
 
 import os
 import re
@@ -26,7 +26,7 @@ from tests.builders.run_status import run_status
 
 TIMEOUT_S = 60.0
 
-# argv: descriptor to speak on, name, behaviour, then what a restart adds.
+# argv: descriptor for reports, name, behavior, then the arguments of a restart.
 FAKE = """
 import os, select, signal, sys
 speak, name, behaviour, *more = sys.argv[1:]
@@ -67,7 +67,7 @@ STOPPING = run_status(
 
 
 class Recorder:
-    """An observer that remembers."""
+    """An observer that records everything."""
 
     def __init__(self) -> None:
         self.breaks = False
@@ -88,7 +88,7 @@ class Recorder:
 
 
 class Stage:
-    """Runs a supervisor on a thread and hears what its processes say."""
+    """Runs a supervisor on a thread and reads the reports of its processes."""
 
     def __init__(self, folder: Path) -> None:
         self.run = RunDirectory(folder)
@@ -126,7 +126,7 @@ class Stage:
         self._thread.start()
 
     def hear(self, name: str, text: str) -> int:
-        """Wait until a process says something that begins so, or find that it did; returns its process id."""
+        """Wait until a process has reported something with this prefix; returns its process id."""
         for heard in self._unheeded:
             if heard[0] == name and heard[2].startswith(text):
                 self._unheeded.remove(heard)
@@ -143,7 +143,7 @@ class Stage:
         self.events.put(SignalReceived(number))
 
     def end(self) -> Outcome:
-        """Wait for the end of the run and make sure that nothing is left of it."""
+        """Wait for the end of the run and check that no process is left."""
         self._await_end()
         assert self.outcome is not None
         return self.outcome
@@ -193,7 +193,7 @@ def test_actors_and_evaluators_start_once_the_learner_serves(stage: Stage) -> No
     assert stage.recorder.states["actor-0"] == stage.recorder.states["evaluator"] == [ProcessState.EXITED]
 
 
-def test_a_service_runs_when_it_says_so_and_is_then_shown(stage: Stage) -> None:
+def test_a_service_is_shown_as_running_once_it_reports_so(stage: Stage) -> None:
     stage.start(actor_0="serve", learner="serve", quantizer="silent")
     stage.hear("actor-0", "started")
     stage.hear("quantizer", "started")
@@ -216,7 +216,7 @@ def test_a_killed_process_is_restarted_with_its_restart_command(stage: Stage) ->
 
 def test_a_learner_that_somebody_interrupted_is_restarted_and_the_others_stay(stage: Stage) -> None:
     stage.start(limit=1, learner=f"leave{EXIT_INTERRUPTED}", actor_0="serve")
-    # Before the run ends: an actor that has not begun would end without a word.
+    # Before the run ends: an actor that has not begun would end without a report.
     actor = stage.hear("actor-0", "started")
     for text in ("started", "started --resume"):
         os.kill(stage.hear("learner", text), signal.SIGTERM)
@@ -227,7 +227,7 @@ def test_a_learner_that_somebody_interrupted_is_restarted_and_the_others_stay(st
     assert stage.hear("actor-0", "drained") == actor
 
 
-def test_the_restart_of_a_process_that_hung_is_told(stage: Stage) -> None:
+def test_reports_the_restart_of_a_hung_process(stage: Stage) -> None:
     stage.start(limit=1, learner="serve", actor_0=f"leave{EXIT_HUNG}")
     for _ in range(2):
         os.kill(stage.hear("actor-0", "started"), signal.SIGTERM)
@@ -245,7 +245,7 @@ def test_processes_that_wait_for_the_ended_learner_lose_their_lifeline(stage: St
     assert stage.end() == Outcome(130)
 
 
-def test_actors_that_a_dying_learner_sent_away_come_back_with_it(stage: Stage) -> None:
+def test_restarts_actors_that_a_dying_learner_dismissed(stage: Stage) -> None:
     stage.events.put(STOPPING)
     stage.start(learner="serve", actor_0="serve")
     learner = stage.hear("learner", "started")
@@ -258,9 +258,7 @@ def test_actors_that_a_dying_learner_sent_away_come_back_with_it(stage: Stage) -
 
 
 @pytest.mark.parametrize(("state", "code"), [(RunState.SOLVED, 0), (RunState.BUDGET_ENDED, 3), (RunState.STOPPED, 4)])
-def test_a_learner_that_dies_after_it_told_and_wrote_the_end_has_no_other_life(
-    stage: Stage, state: RunState, code: int
-) -> None:
+def test_does_not_restart_a_learner_that_died_after_the_end(stage: Stage, state: RunState, code: int) -> None:
     stage.events.put(replace(STOPPING, state=state))
     stage.start(learner="serve", actor_0="serve")
     learner = stage.hear("learner", "started")
@@ -271,7 +269,7 @@ def test_a_learner_that_dies_after_it_told_and_wrote_the_end_has_no_other_life(
     assert re.match(f"learner .*SIGKILL.* over: {state.value}$", event)
 
 
-def test_a_summary_of_an_earlier_life_of_the_run_is_no_end(stage: Stage) -> None:
+def test_ignores_a_summary_of_an_earlier_session(stage: Stage) -> None:
     write_document(stage.run.summary, {"state": "solved"})
     stage.events.put(replace(STOPPING, state=RunState.SOLVED))
     stage.start(learner="serve")
@@ -304,7 +302,7 @@ def test_a_disk_without_room_at_the_start_is_a_users_mistake(stage: Stage) -> No
     assert re.match("--run-directory: run .*: No space left", outcome.error or "")
 
 
-def test_a_disk_that_is_full_at_a_restart_may_have_room_at_the_next_one(stage: Stage) -> None:
+def test_retries_a_restart_that_found_a_full_disk(stage: Stage) -> None:
     stage.start(limit=2, learner="full later")
     os.kill(stage.hear("learner", "started"), signal.SIGKILL)
     for _ in range(2):
@@ -323,7 +321,7 @@ def test_the_log_with_the_traceback_of_users_code_is_named(stage: Stage) -> None
     assert re.match(f"--seed: expected a number; .*{stage.run.log('learner')}$", outcome.error or "")
 
 
-def test_the_run_goes_on_without_its_meter(stage: Stage) -> None:
+def test_the_run_continues_without_its_meter(stage: Stage) -> None:
     stage.start(learner="serve", meter="exit1")
     for life in ("started", *["started --resume"] * 3):
         stage.hear("meter", life)
@@ -339,7 +337,7 @@ def test_an_interrupt_ends_the_learner_first_and_then_the_others(stage: Stage) -
     assert stage.end() == Outcome(143)
 
 
-def test_a_learner_saves_the_run_when_nobody_reads_the_display(stage: Stage) -> None:
+def test_the_learner_saves_the_run_when_the_display_is_closed(stage: Stage) -> None:
     stage.recorder.breaks = True
     stage.start(learner="serve", actor_0="serve")
     stage.hear("learner", "started")

@@ -7,7 +7,7 @@ from actorq_apps.local.watching import StatusWatch
 from tests.actorq.transport.staged_servicer import StagedLearner, serving
 
 
-def test_a_display_whose_reader_has_left_ends_the_watch_with_its_error() -> None:
+def test_a_failing_receiver_ends_the_watch_with_its_error() -> None:
     def receive(status: RunStatus) -> None:
         raise BrokenPipeError
 

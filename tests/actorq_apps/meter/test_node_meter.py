@@ -1,4 +1,4 @@
-"""What the meter of a node says, also when what it measures with is absent or broken."""
+"""The readings of a node's meter, even when its tracker is missing or broken."""
 
 import json
 import os
@@ -17,7 +17,7 @@ CODECARBON = partial(CodecarbonTracker, None, None, None)
 
 
 class SteadyTracker:
-    """Uses 1 kWh per part and reading, unless told to fail."""
+    """Adds 1 kWh per part and reading, unless told to fail."""
 
     method = "a steady hand"
     tdp_watts: float | None = 65.0
@@ -40,7 +40,7 @@ class SteadyTracker:
 
 
 class Clock:
-    """Seconds that pass when told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -73,7 +73,7 @@ def test_the_runs_time_before_the_meter_counts_at_the_mean_power_up_to_the_first
     meter = NodeMeter("n", SteadyTracker, earlier_s=3.0, busy_at_start=90.0, clock=clock, busy_cpu_seconds=lambda: 96.0)
     clock.now += 1.0
     first, second = meter.read(), meter.read()
-    # Measured over 2 s; the 4 s before them add twice as much.
+    # Measured over 2 s. The 4 s before add twice as much.
     assert kwh_of(first) == pytest.approx(6.0 * 3)
     assert kwh_of(second) == pytest.approx(6.0 * 2 + 6.0 * 2)
     assert first.co2_kg == pytest.approx(0.5 * 3)
@@ -100,7 +100,7 @@ def test_readings_in_quick_succession_repeat_the_last_one() -> None:
     assert readings[0] == readings[1] == readings[2] != readings[3]
 
 
-def test_a_tracker_that_fails_leaves_the_figures_standing_and_is_tried_again() -> None:
+def test_keeps_the_figures_and_retries_after_a_tracker_fails() -> None:
     tracker = SteadyTracker()
     meter = NodeMeter("n", lambda: tracker, clock=Clock())
     good = meter.read()
@@ -115,7 +115,7 @@ def test_a_tracker_that_fails_leaves_the_figures_standing_and_is_tried_again() -
 
 
 @pytest.mark.parametrize("figure", [float("nan"), float("inf")])
-def test_figures_that_are_no_numbers_do_not_get_out(figure: float) -> None:
+def test_never_reports_figures_that_are_not_finite(figure: float) -> None:
     class Broken(SteadyTracker):
         def read(self) -> TrackerTotals:
             return TrackerTotals(figure, 0.0, 0.0, 0.0)
@@ -125,7 +125,7 @@ def test_figures_that_are_no_numbers_do_not_get_out(figure: float) -> None:
     assert energy.method.startswith("unavailable: expected finite energies")
 
 
-def test_counters_that_jump_back_do_not_make_the_reading_fall() -> None:
+def test_readings_do_not_decrease_when_counters_jump_back() -> None:
     tracker = SteadyTracker()
     meter = NodeMeter("n", lambda: tracker, clock=Clock())
     meter.read()
@@ -159,7 +159,7 @@ def test_without_codecarbon_there_is_no_energy(monkeypatch: pytest.MonkeyPatch) 
     assert kwh_of(energy) == 0.0
 
 
-def test_the_reason_is_told_although_codecarbon_swallows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_the_reason_that_codecarbon_swallows(monkeypatch: pytest.MonkeyPatch) -> None:
     codecarbon = pytest.importorskip("codecarbon")
 
     def fail(tracker: object) -> None:
@@ -227,7 +227,7 @@ def test_codecarbon_measures_offline_and_leaves_no_file(tmp_path: Path) -> None:
         "TMPDIR": str(temporary),
         "PYTHONPATH": str(Path(__file__).parents[3]),
         "PYTHONDONTWRITEBYTECODE": "1",
-        # What a user may have set for other purposes must not make a meter write or send.
+        # Settings that a user may have for other purposes must not make a meter write or send anything.
         "CODECARBON_OUTPUT_METHODS": "csv",
         "CODECARBON_EMISSIONS_ENDPOINT": "http://127.0.0.1:9/",
         "CODECARBON_CO2_SIGNAL_API_TOKEN": "token",

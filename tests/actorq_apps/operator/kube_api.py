@@ -16,7 +16,7 @@ _PATHS = {kind: list_path(version, plural) for version, kinds in KINDS.items() f
 
 
 class KubeApi(ClusterApi):
-    """Objects of one namespace. `kubelet` makes the pods of workloads."""
+    """Objects of one namespace. `kubelet` creates the pods of workloads."""
 
     def immutable(self, before: Object, after: Object) -> str:
         if before["kind"] == "PersistentVolumeClaim" and _size(after) < _size(before):
@@ -52,15 +52,15 @@ class KubeApi(ClusterApi):
         return sum((each, what) == (verb, kind) for each, what, _ in self.writes)
 
     def put(self, manifest: Object) -> Object:
-        """Make or replace an object as another client would."""
+        """Create or replace an object, as another client would."""
         return self.keep(f"{_PATHS[manifest['kind']]}/{manifest['metadata']['name']}", manifest)
 
     def delete(self, kind: str, name: str) -> None:
-        """Delete an object and what it owns."""
+        """Delete an object and its dependents."""
         self.remove(f"{_PATHS[kind]}/{name}")
 
     def collect(self) -> None:
-        """Delete each object whose owners are all gone, also if they were gone before it was made."""
+        """Delete each object whose owners are all gone, even if they were gone before its creation."""
         uids = {each["metadata"]["uid"] for each in self.objects.values()}
         for path, each in list(self.objects.items()):
             owners = [owner["uid"] for owner in each["metadata"].get("ownerReferences", [])]
@@ -74,7 +74,7 @@ class KubeApi(ClusterApi):
         self.put(scaled)
 
     def kubelet(self) -> None:
-        """Make the pods that workloads ask for, all ready, and delete the others."""
+        """Create the pods that workloads need, all ready, and delete the others."""
         for kind, name in [each for each in self.there if each[0] in ("StatefulSet", "Deployment")]:
             workload = self.get(kind, name)
             template, uid = workload["spec"]["template"], workload["metadata"]["uid"]
@@ -110,5 +110,5 @@ def _size(claim: Object) -> Any:
 
 
 def kube_api() -> AbstractContextManager[KubeApi]:
-    """A server for a while."""
+    """A server during the block."""
     return serving(KubeApi())

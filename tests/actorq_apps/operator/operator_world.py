@@ -1,4 +1,4 @@
-"""A cluster, a learner, a clock and an operator for tests of what the operator does."""
+"""A cluster, a learner, a clock and an operator, for tests of the operator's behavior."""
 
 import asyncio
 import queue
@@ -72,7 +72,7 @@ class World:
         self.operator = self.another()
 
     def another(self, cluster: Cluster | None = None) -> Reconciler:
-        """An operator that knows nothing yet."""
+        """An operator without any earlier knowledge."""
         return Reconciler(
             cluster or self.api.cluster(),
             self.woken.put,
@@ -88,7 +88,7 @@ class World:
         return self.operator.reconcile(key)
 
     def settle(self, key: Key = KEY) -> None:
-        """Look until nothing is left to do."""
+        """Reconcile until nothing is left to do."""
         writes = -1
         while writes != len(self.api.writes):
             writes = len(self.api.writes)
@@ -96,7 +96,7 @@ class World:
             self.at += PERIOD_S
 
     def send(self, **changes: Any) -> None:
-        """Let the learner say something, and look until it is in the status of the run."""
+        """Let the learner report a status, and reconcile until the run's status contains it."""
         self.steps = changes.get("environment_steps", self.steps + 100)
         self.learner.put(run_status(**{"actors": ACTING, "environment_steps": self.steps, **changes}))
         while self.api.status("tiny").get("environmentSteps") != self.steps:
@@ -106,7 +106,7 @@ class World:
             self.reconcile()
 
     def place(self, **spec: Any) -> None:
-        """A run whose pods have nodes: first those of learner and quantizer, then the others."""
+        """A run whose pods have nodes: learner and quantizer first, then the others."""
         self.run(**spec)
         for _ in range(2):
             self.reconcile()

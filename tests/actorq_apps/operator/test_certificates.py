@@ -1,4 +1,4 @@
-"""The certificates of a run: its members talk to each other in their roles, and renewal comes before the end."""
+"""The certificates of a run: its members connect in their roles, and renewal happens before expiry."""
 
 import base64
 from datetime import UTC, datetime, timedelta
@@ -93,19 +93,19 @@ def test_pods_start_with_the_certificates_of_their_role_and_run(existing: dict[s
         environment = {variable["name"]: variable.get("value") for variable in pod["containers"][0]["env"]}
         assert TransportConfig(run=owner.run).run == environment["ACTORQ_TRANSPORT__RUN"]
         assert owner.role == pod["containers"][0]["name"]
-        # Pods are called after their Deployment or StatefulSet.
+        # Pods are named after their Deployment or StatefulSet.
         assert owner.may_be_called(f"{each['metadata']['name']}-5d9c-x")
 
 
 @pytest.mark.parametrize("service", ["learner", "quantizer", "relay"])
-def test_a_service_has_the_names_that_clients_in_the_cluster_call(service: str, existing: dict[str, Object]) -> None:
+def test_a_services_certificate_has_its_names_in_the_cluster(service: str, existing: dict[str, Object]) -> None:
     names = leaf(existing[f"alpha-{service}-tls"]).extensions.get_extension_for_class(x509.SubjectAlternativeName)
     name = f"alpha-{service}"
     wanted = {name, f"{name}.lab", f"{name}.lab.svc", f"{name}.lab.svc.cluster.local", "localhost"}
     assert wanted <= set(names.value.get_values_for_type(x509.DNSName))
 
 
-def test_nothing_is_made_again_while_everything_lasts(existing: dict[str, Object]) -> None:
+def test_creates_nothing_while_all_certificates_are_valid(existing: dict[str, Object]) -> None:
     assert secrets(RUN, existing, NOW + LIFE / 2) == []
 
 
@@ -143,7 +143,7 @@ def test_a_damaged_secret_is_made_again(file: str, role: str, damage: str, exist
     name = secret_name(RUN, role)
     damaged = {**existing, name: {**existing[name], "data": {**existing[name]["data"], file: damage}}}
     again = {each["metadata"]["name"]: each for each in secrets(RUN, damaged, NOW)}
-    # Certificates of another authority are of no use.
+    # Certificates of another authority are useless.
     assert set(again) == (set(existing) if role == "authority" else {name})
     assert secrets(RUN, {**damaged, **again}, NOW) == []
 

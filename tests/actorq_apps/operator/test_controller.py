@@ -1,4 +1,4 @@
-"""Whether the thread that reconciles still works, as probes ask it."""
+"""Health of the reconciling thread, as probes see it."""
 
 import threading
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def world() -> Iterator[World]:
 
 
 class Running:
-    """A controller that runs in a thread, with a clock that a test moves."""
+    """A controller that runs in a thread, with a clock that the test advances."""
 
     def __init__(self, world: World) -> None:
         self.at = 0.0
@@ -37,7 +37,7 @@ class Running:
 
 
 @pytest.mark.parametrize(("verb", "doing"), [("get", "a look at a run"), ("list", "the list of runs")])
-def test_a_look_that_hangs_is_unhealthy_until_it_ends(world: World, verb: str, doing: str) -> None:
+def test_a_hanging_reconciliation_is_unhealthy_until_it_ends(world: World, verb: str, doing: str) -> None:
     world.run()
     running = Running(world)
     with hanging(world.api, lambda each, kind: (each, kind) == (verb, "TrainingRun")) as requests, running:
@@ -58,7 +58,7 @@ def test_a_controller_that_waits_for_news_is_healthy(world: World) -> None:
     assert running.controller.works()
 
 
-def test_a_controller_that_has_ended_is_unhealthy_unless_it_was_told_to(world: World) -> None:
+def test_an_ended_controller_is_unhealthy_unless_its_queue_is_closed(world: World) -> None:
     def broken() -> float:
         raise OSError("no clock")
 
@@ -73,7 +73,7 @@ def test_a_controller_that_has_ended_is_unhealthy_unless_it_was_told_to(world: W
 
 
 def test_a_list_that_cannot_be_read_does_not_end_the_controller(world: World) -> None:
-    # A real server gives each object a namespace.
+    # A real server always sets an object's namespace.
     path = "/apis/actorq.dev/v1alpha1/namespaces/lab/trainingruns/odd"
     world.api.objects[path] = {"kind": "TrainingRun", "metadata": {"name": "odd"}}
     world.run()

@@ -1,4 +1,4 @@
-"""The kind TrainingRun: what an API server says of its definition, of objects, and of their updates."""
+"""The kind TrainingRun: an API server's checks of its definition, of objects, and of their updates."""
 
 import re
 from copy import deepcopy
@@ -27,7 +27,7 @@ EXAMPLES = sorted((ROOT / "examples" / "trainingrun").glob("*.yaml"))
 
 
 def accepted(spec: Any, before: Any = None, name: str = "alpha") -> list[str]:
-    """The server's reasons against a specification, or against an update from another one; empty if it takes it."""
+    """The server's reasons against a specification, or against an update from another one; empty if accepted."""
     old = None if before is None else stored({**manifest(name), "spec": before}, SCHEMA)
     return faults({**manifest(name), "spec": spec}, SCHEMA, old)
 
@@ -44,11 +44,11 @@ def test_the_file_of_the_definition_is_generated_from_the_models() -> None:
     assert (MANIFESTS / "operator" / "crd.yaml").read_text() == text()
 
 
-def test_a_server_takes_the_definition() -> None:
+def test_a_server_accepts_the_definition() -> None:
     assert definition_faults(CRD) == []
 
 
-def test_a_default_is_judged_without_the_defaults_nested_in_it() -> None:
+def test_rules_are_evaluated_on_a_default_without_its_nested_defaults() -> None:
     broken = deepcopy(CRD)
     broken["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["tls"][
         "default"
@@ -72,7 +72,7 @@ def test_a_default_is_judged_without_the_defaults_nested_in_it() -> None:
         (("metadata",), {"required": ["name"]}, "metadata: may only be an object"),
     ],
 )
-def test_a_fault_for_which_a_server_refuses_a_definition_is_found(
+def test_finds_faults_for_which_a_server_refuses_a_definition(
     path: tuple[str, ...], change: Object, reason: str
 ) -> None:
     broken = deepcopy(CRD)
@@ -97,13 +97,13 @@ def test_every_text_list_and_mapping_of_a_specification_has_a_bound() -> None:
 
 
 def test_no_default_is_an_empty_text() -> None:
-    """A server of 1.20 reads it as null, and refuses the definition."""
+    """A server of version 1.20 reads it as null, and refuses the definition."""
     assert [each.path for each in places(SCHEMA) if each.schema.get("default") == ""] == []
 
 
 def test_only_the_run_settings_may_have_fields_that_the_schema_does_not_know() -> None:
     opened = {each.path for each in places(SCHEMA) if each.schema.get(OPEN)}
-    # What the API server checks itself when the pods are made.
+    # The API server checks these parts itself when the pods are created.
     of_pods = {path for path in opened if path.endswith((".pod.affinity", ".pod.topologySpreadConstraints[]"))}
     assert opened - of_pods == {"spec.config"}
 
@@ -116,7 +116,7 @@ def test_a_specification_as_the_server_stores_it_means_the_same(name: str) -> No
     assert TrainingRun.of(kept) == TrainingRun.of(given)
     everything = TrainingRunSpec.model_validate(kept["spec"]).model_dump(exclude_none=True)
     assert stored({"spec": everything}, SCHEMA)["spec"] == everything
-    # What is stored is an update that changes nothing.
+    # Storing it again is an update without changes.
     assert faults(kept, SCHEMA, kept) == []
 
 
@@ -130,7 +130,7 @@ def test_the_server_keeps_all_that_the_operator_writes_into_a_status() -> None:
 RUN: Object = {"environment": "CartPole-v1", "algorithm": "dqn"}
 DISK = {"learner": {"storage": "1Gi", "storageClassName": "fast"}, "quantizer": {"storage": "1Gi"}}
 TOLERATION = {"tolerations": [{"operator": "Exists"}]}
-# What a server of version 1.35.6 answered, and what it should answer.
+# The answers of a server of version 1.35.6, and the expected answers.
 REFUSED: dict[str, Object] = {
     "environment missing": {"environment": None},
     "environment empty": {"environment": ""},
@@ -220,14 +220,14 @@ def with_changes(changes: Object) -> Object:
 def test_a_server_refuses_specifications_that_the_operator_would_refuse(name: str) -> None:
     spec = with_changes(REFUSED[name])
     assert accepted(spec)
-    # The models read texts such as "3" and "yes" as files and flags have them.
+    # The models accept texts such as "3" and "yes", which files and flags contain.
     if "as text" not in name or "size" in name:
         with pytest.raises(UserError):
             TrainingRun.of({**manifest(), "spec": spec})
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_a_server_takes_specifications_that_the_operator_takes(name: str) -> None:
+def test_a_server_accepts_specifications_that_the_operator_accepts(name: str) -> None:
     spec = with_changes(ACCEPTED[name])
     assert accepted(spec) == []
     assert TrainingRun.of({**manifest(), "spec": spec})
@@ -239,7 +239,7 @@ def test_a_server_refuses_an_object_without_a_specification(spec: Any) -> None:
 
 
 @pytest.mark.parametrize("name", UPDATES)
-def test_a_server_takes_updates_that_a_run_can_follow_and_no_others(name: str) -> None:
+def test_a_server_accepts_only_updates_that_a_run_supports(name: str) -> None:
     before, after, taken = UPDATES[name]
     found = accepted(with_changes(after), with_changes(before))
     assert (found == []) is taken, found
@@ -248,13 +248,13 @@ def test_a_server_takes_updates_that_a_run_can_follow_and_no_others(name: str) -
 
 
 @pytest.mark.parametrize("name", ["AAA", "1run", "a" * 45, "a.b", "run-", ""])
-def test_a_server_refuses_names_that_the_objects_of_a_run_cannot_carry(name: str) -> None:
+def test_a_server_refuses_names_that_a_runs_objects_cannot_have(name: str) -> None:
     (fault,) = accepted(RUN, name=name)
     assert re.match(r"metadata\.name .* 43 ", fault)
 
 
 @pytest.mark.parametrize("name", ["a", "a-1", "a" * 44])
-def test_a_server_takes_the_other_names(name: str) -> None:
+def test_a_server_accepts_other_names(name: str) -> None:
     assert accepted(RUN, name=name) == []
 
 

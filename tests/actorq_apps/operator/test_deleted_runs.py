@@ -1,4 +1,4 @@
-"""A TrainingRun that is deleted leaves nothing, whatever its operator does meanwhile."""
+"""A deleted TrainingRun leaves nothing, whatever its operator is doing at the time."""
 
 import itertools
 import queue
@@ -23,7 +23,7 @@ def world() -> Iterator[World]:
         yield found
 
 
-def test_deletion_while_pods_start_makes_nothing_again(world: World) -> None:
+def test_creates_nothing_again_after_deletion_during_the_start(world: World) -> None:
     world.run(checkpoint={"retain": False})
     world.reconcile()
     world.api.get("TrainingRun", "tiny")["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -97,13 +97,13 @@ def test_a_run_that_is_deleted_between_any_two_reconcile_requests_leaves_nothing
             world.api.put(manifest)
 
 
-def test_a_run_that_is_made_again_does_not_take_the_end_of_the_earlier_one(world: World) -> None:
+def test_a_recreated_run_ignores_the_end_of_the_earlier_one(world: World) -> None:
     world.start()
     world.learner.put(run_status(state=RunState.SOLVED, environment_steps=900))
     while "finishedAt" not in world.api.status("tiny"):
         world.at += PERIOD_S
         world.reconcile()
-    # Kubernetes deletes what a run owned a little later. Its learner still serves.
+    # Kubernetes deletes a run's dependents slightly later. Its learner still serves.
     del world.api.objects[next(path for path in world.api.objects if path.endswith("/trainingruns/tiny"))]
     world.api.put(training_run())
     while not world.woken.empty():
@@ -121,7 +121,7 @@ def test_a_run_that_is_made_again_does_not_take_the_end_of_the_earlier_one(world
     assert "tiny-actor" in world.api.names("Deployment")
 
 
-def test_a_run_that_is_made_again_waits_for_certificates_of_its_own(world: World) -> None:
+def test_a_recreated_run_waits_for_its_own_certificates(world: World) -> None:
     world.run(tls={"mode": "generated"})
     world.reconcile()
     # Kubernetes deletes the secrets of the earlier run last.

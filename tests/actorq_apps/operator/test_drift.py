@@ -1,4 +1,4 @@
-"""What somebody changes by hand in the objects of a run comes back, or is told; nothing is fought over."""
+"""Manual changes of a run's objects are undone or reported. The operator never fights over a field."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -87,7 +87,7 @@ def test_a_change_by_hand_is_undone_in_ten_seconds(
     for part in ("spec", "data"):
         assert after.get(part) == before.get(part)
     assert after["metadata"]["labels"] == before["metadata"]["labels"]
-    # And again, a while later.
+    # The change is repeated later.
     world.settle()
     world.api.put(changed)
     for _ in range(int(CHECK_PERIOD_S / PERIOD_S)):
@@ -96,9 +96,7 @@ def test_a_change_by_hand_is_undone_in_ten_seconds(
     assert world.api.get(kind, name).get("spec") == before.get("spec")
 
 
-def test_a_field_that_others_change_again_at_once_is_left_to_them_and_told(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_leaves_a_repeatedly_changed_field_alone_and_logs_it(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.start()
     world.settle()
     writes = 0
@@ -116,14 +114,14 @@ def test_a_field_that_others_change_again_at_once_is_left_to_them_and_told(
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_objects_as_they_were_applied_have_no_changes(name: str) -> None:
+def test_unchanged_objects_have_no_changes(name: str) -> None:
     for each in objects(training_run(**SPECS[name])):
         assert changes(each, each) == set()
         assert removal(each, each) == {}
 
 
 def found_as_a_server_stores_it(wanted: Any) -> Any:
-    """With further fields, without empty ones, and with quantities as a server writes them."""
+    """The object with additional fields, without empty fields, and with quantities in a server's notation."""
     if isinstance(wanted, dict):
         kept = {
             name: found_as_a_server_stores_it(value) for name, value in wanted.items() if value not in ({}, [], None)
@@ -132,7 +130,7 @@ def found_as_a_server_stores_it(wanted: Any) -> Any:
     return [found_as_a_server_stores_it(each) for each in wanted] if isinstance(wanted, list) else wanted
 
 
-def test_fields_that_a_server_adds_or_writes_otherwise_are_no_change() -> None:
+def test_fields_that_a_server_adds_or_normalizes_are_no_change() -> None:
     wanted: Object = {
         "kind": "Deployment",
         "metadata": {"labels": {"a": "b"}},

@@ -35,7 +35,7 @@ def test_news_of_a_name_come_before_its_date() -> None:
     assert queue.get(0) == "a"
 
 
-def test_any_number_of_names_gets_its_turn() -> None:
+def test_every_name_gets_its_turn() -> None:
     queue: DueQueue[int] = DueQueue(ManualClock())
     for number in range(10_001):
         queue.put(number, 0.0 if number == 10_000 else 5.0)

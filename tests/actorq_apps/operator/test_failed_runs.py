@@ -22,7 +22,7 @@ def world() -> Iterator[World]:
 
 
 def restart(world: World, pod: str, count: int, code: int = 1) -> None:
-    """Say that a pod's container was restarted so often."""
+    """Report this number of restarts of a pod's container."""
     changed = deepcopy(world.api.get("Pod", pod))
     ended = {"terminated": {"exitCode": code, "finishedAt": timestamp(world.at)}}
     (container,) = changed["status"]["containerStatuses"]
@@ -56,7 +56,7 @@ def test_a_restart_more_than_the_limit_ends_the_run(world: World) -> None:
         *("False", "True", "False", "False"),
     ]  # fmt: skip
     assert world.api.reasons() == ["Started", "BackoffLimitExceeded"]
-    # It holds nothing but its volumes and its objects.
+    # Only its volumes and its objects remain.
     assert pods_of(world) == set()
     with pytest.raises(ActorQError, match=r"TrainingRun tiny .* lab .*: 3 restarts"):
         recorded_end(world.api.cluster(run="tiny"))

@@ -18,7 +18,7 @@ def world() -> Iterator[World]:
         yield found
 
 
-def test_at_the_end_actors_go_then_the_rest_but_volumes_and_the_status(world: World) -> None:
+def test_at_the_end_deletes_actors_then_all_except_volumes_and_status(world: World) -> None:
     world.start(ttlSecondsAfterFinished=100)
     world.send(state=RunState.SOLVED, environment_steps=30_000)
     assert world.api.condition("tiny", "Solved")["status"] == "True"
@@ -54,7 +54,7 @@ def test_actors_that_end_after_their_workload_are_counted_until_they_are_gone(wo
     assert reconcile_requests(world) == [("get", "TrainingRun")]
 
 
-def test_a_finished_run_stays_finished_with_a_higher_budget_and_says_how_to_go_on(world: World) -> None:
+def test_a_finished_run_stays_finished_with_a_higher_budget_and_names_a_remedy(world: World) -> None:
     world.start(config={"max_environment_steps": 20_000})
     world.send(state=RunState.BUDGET_ENDED)
     world.settle()
@@ -84,7 +84,7 @@ def test_a_budget_that_is_raised_as_the_run_ends_comes_too_late(world: World) ->
     assert world.api.status("tiny")["state"] == "BudgetEnded"
 
 
-def test_a_run_that_is_made_again_with_a_higher_budget_goes_on_from_its_volumes(world: World) -> None:
+def test_a_recreated_run_with_a_higher_budget_continues_from_its_volumes(world: World) -> None:
     world.start(config={"max_environment_steps": 20_000})
     world.send(state=RunState.BUDGET_ENDED)
     world.settle()
@@ -110,7 +110,7 @@ def test_an_operator_that_comes_after_the_end_keeps_the_status(world: World) -> 
     assert world.api.condition("tiny", "Solved")["reason"] == "BudgetEnded"
 
 
-def test_a_run_whose_specification_has_a_fault_ends_as_others(world: World) -> None:
+def test_a_run_with_an_invalid_specification_ends_normally(world: World) -> None:
     world.start(ttlSecondsAfterFinished=100)
     world.run(ttlSecondsAfterFinished=100, config={"no_such_setting": 1})
     world.send(state=RunState.SOLVED)

@@ -1,4 +1,4 @@
-"""The operator builds from k8s/ what kubectl builds: one source for both."""
+"""The operator builds the same objects from k8s/ as kubectl."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ from actorq.errors import UserError
 from actorq_apps.operator.kustomization import build
 from tests.k8s.rendered_manifests import K8S, Object, render
 
-# Each component that the operator uses, in orders that it uses.
+# Each component that the operator uses, in the orders that it uses.
 CHOICES = [
     ("plaintext",),
     ("relays", "plaintext", "network-policies", "relays/network-policies"),
@@ -69,7 +69,7 @@ def test_a_null_in_a_patch_removes_a_field(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_manifests_that_cannot_be_built_are_one_line(more: dict[str, object], fact: str, tmp_path: Path) -> None:
+def test_reports_manifests_that_cannot_be_built_in_one_line(more: dict[str, object], fact: str, tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("a: [")
     with pytest.raises(UserError, match=fact) as caught:
         build(base(tmp_path, **more))

@@ -1,4 +1,4 @@
-"""One replica acts at a time: a Lease that is held, handed over, lost, and kept from older versions."""
+"""One replica acts at a time: a Lease that is held, handed over, lost, and protected from older versions."""
 
 import threading
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ TIMES = Times(duration_s=15.0, give_up_s=10.0, retry_s=0.001)
 
 
 class Clock:
-    """Time that a test moves; `step` passes at each look at it."""
+    """A clock that the test advances. Each reading adds `step`."""
 
     def __init__(self, step: float = 0.0) -> None:
         self.at = 0.0
@@ -78,7 +78,7 @@ def test_a_released_lease_is_taken_at_once(api: KubeApi) -> None:
     assert holder(api) == "b"
 
 
-def test_a_holder_that_another_replaced_stops(api: KubeApi) -> None:
+def test_a_replaced_holder_stops(api: KubeApi) -> None:
     clock = Clock()
     first, other = leader(api, "a", clock), leader(api, "b", clock)
     assert first.try_once()

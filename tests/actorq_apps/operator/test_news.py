@@ -1,4 +1,4 @@
-"""The news of runs: which changes count, and that no object and no failure ends them."""
+"""The news of runs: which changes count. Neither objects nor failures stop the news."""
 
 import json
 import threading
@@ -87,7 +87,7 @@ def test_an_object_that_is_nested_too_deeply_hides_no_other(api: KubeApi) -> Non
         assert [heard(queue), heard(queue)] == ["deep", "good"]
 
 
-def test_failures_are_outlived(api: KubeApi) -> None:
+def test_continues_after_failures(api: KubeApi) -> None:
     failed = threading.Event()
 
     def refuse(verb: str, kind: str, name: str) -> tuple[int, str] | None:

@@ -1,4 +1,4 @@
-"""What the operator tells Prometheus: who leads, runs by state, looks and their results, and runs that wait."""
+"""The operator's Prometheus metrics: the leader, runs by state, reconciliations by result, and waiting runs."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ class Replica:
         self.controller = Controller(cluster, (NAMESPACE,), self.queue, world.operator)
 
     def samples(self) -> dict[tuple[str, ...], float]:
-        """By name and label values."""
+        """The samples by name and label values."""
         found = operator_metrics(self.leader, self.controller, self.queue)
         return {(each.name, *each.labels.values()): each.value for family in found for each in family.samples}
 
@@ -65,7 +65,7 @@ def test_runs_are_counted_by_state(world: World) -> None:
     assert replica.samples()["actorq_operator_runs", "Suspended"] == 0
 
 
-def test_looks_are_counted_by_result(world: World) -> None:
+def test_counts_reconciliations_by_result(world: World) -> None:
     replica = Replica(world)
     world.run()
     replica.controller.reconcile(KEY)
@@ -79,7 +79,7 @@ def test_looks_are_counted_by_result(world: World) -> None:
     assert samples["actorq_operator_reconcile_seconds_sum",] > 0
 
 
-def test_runs_that_wait_for_a_look_are_counted(world: World) -> None:
+def test_counts_runs_that_wait_for_a_reconciliation(world: World) -> None:
     replica = Replica(world)
     for name in ("a", "b"):
         world.api.put(training_run(name))

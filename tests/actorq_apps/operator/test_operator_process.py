@@ -1,4 +1,4 @@
-"""The operator's process: what it says when it cannot start, what it serves, and which events are news to it."""
+"""The operator's process: its errors at the start, its metrics and probes, and its end."""
 
 import os
 import re
@@ -44,13 +44,13 @@ def failure(api: KubeApi, folder: Path, *flags: str) -> tuple[int, list[str]]:
         return process.wait(), lines.splitlines()
 
 
-def test_a_wrong_flag_is_one_line(api: KubeApi, tmp_path: Path) -> None:
+def test_reports_a_wrong_flag_in_one_line(api: KubeApi, tmp_path: Path) -> None:
     code, lines = failure(api, tmp_path, "--namespaces=lab")
     assert (code, len(lines)) == (2, 1)
     assert "--namespace" in lines[0]
 
 
-def test_a_cluster_without_the_kind_is_one_line(api: KubeApi, tmp_path: Path) -> None:
+def test_reports_a_cluster_without_the_kind_in_one_line(api: KubeApi, tmp_path: Path) -> None:
     del api.kinds[RUNS]
     code, (line,) = failure(api, tmp_path)
     assert code == 2
@@ -65,7 +65,7 @@ def test_a_missing_permission_names_the_rule_to_add(api: KubeApi, tmp_path: Path
     assert re.match("error: .*operator .*list trainingruns.actorq.dev .*ClusterRole .*list ", line)
 
 
-def test_a_port_that_cannot_be_bound_is_one_line(api: KubeApi, tmp_path: Path) -> None:
+def test_reports_a_port_that_cannot_be_bound_in_one_line(api: KubeApi, tmp_path: Path) -> None:
     code, lines = failure(api, tmp_path, "--metrics=192.0.2.1:1")
     assert code == 2
     assert re.match("error: --metrics.* 192.0.2.1:1 ", lines[-1])
@@ -94,7 +94,7 @@ def got(url: str) -> str:
         return str(response.read().decode())
 
 
-def test_a_replica_that_ends_keeps_the_lease_until_its_last_look_has_ended(api: KubeApi) -> None:
+def test_an_ending_replica_keeps_the_lease_until_its_last_reconciliation_ends(api: KubeApi) -> None:
     cluster, queue = api.cluster(), DueQueue[Key]()
     controller = Controller(cluster, (NAMESPACE,), queue, Reconciler(cluster, queue.put))
     leader = Leader(cluster, "a", "0.2.0", Times(retry_s=0.01))
@@ -114,14 +114,14 @@ def test_a_replica_that_ends_keeps_the_lease_until_its_last_look_has_ended(api: 
 
 
 @pytest.mark.parametrize("registry", ["https://registry.example", "a b"])
-def test_a_registry_that_no_image_can_have_is_one_line(api: KubeApi, tmp_path: Path, registry: str) -> None:
+def test_reports_an_invalid_registry_in_one_line(api: KubeApi, tmp_path: Path, registry: str) -> None:
     code, (line,) = failure(api, tmp_path, f"--image-registry={registry}")
     assert code == 2
     assert re.match(f"error: --image-registry.*{registry!r}$", line)
 
 
 @pytest.mark.parametrize("digest", ["learner=latest", "relay=sha256:1", "sha256:1"])
-def test_a_digest_that_no_image_can_have_is_one_line(api: KubeApi, tmp_path: Path, digest: str) -> None:
+def test_reports_an_invalid_digest_in_one_line(api: KubeApi, tmp_path: Path, digest: str) -> None:
     code, (line,) = failure(api, tmp_path, f"--image-digest={digest}")
     assert code == 2
     assert re.match(f"error: --image-digest.*=sha256: .* 64 .*{digest!r}$", line)

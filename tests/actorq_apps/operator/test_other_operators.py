@@ -1,4 +1,4 @@
-"""Two operators never work on one run: the one of its namespace does, and the other says so."""
+"""Two operators never manage one run: the operator of its namespace does, and the other reports this."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ HELD_S = Times().duration_s
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """With an operator that lives in another namespace than the runs."""
+    """A world whose operator is in another namespace than the runs."""
     with operator_world() as found:
         found.operator.close()
         found.operator = found.another(found.api.cluster("actorq-system"))
@@ -23,7 +23,7 @@ def world() -> Iterator[World]:
 
 
 def renew(world: World, holder: str = "pod-of-lab") -> None:
-    """What the operator of the runs' own namespace does."""
+    """The actions of the operator in the runs' own namespace."""
     at = datetime.fromtimestamp(world.at, UTC).isoformat()
     spec = {"holderIdentity": holder, "renewTime": at, "leaseDurationSeconds": 15}
     world.api.put({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE}, "spec": spec})
@@ -45,7 +45,7 @@ def test_the_runs_of_a_namespace_with_an_operator_of_its_own_are_left_to_it(
 
 
 @pytest.mark.parametrize("released", [True, False])
-def test_runs_are_taken_over_when_the_operator_of_their_namespace_is_gone(world: World, released: bool) -> None:
+def test_takes_over_runs_when_the_operator_of_their_namespace_is_gone(world: World, released: bool) -> None:
     renew(world)
     world.run()
     world.reconcile()

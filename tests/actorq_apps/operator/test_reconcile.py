@@ -1,4 +1,4 @@
-"""The operator against an API server and a learner: objects, status, events, and the end of a run."""
+"""The operator with an API server and a learner: objects, status, events, and the end of a run."""
 
 import queue
 import socket
@@ -32,7 +32,7 @@ def test_a_run_becomes_objects_that_it_owns(world: World) -> None:
     assert world.api.condition("tiny", "Ready")["reason"] == "Starting"
 
 
-def test_a_second_look_writes_nothing(world: World) -> None:
+def test_a_second_reconciliation_writes_nothing(world: World) -> None:
     world.run(tls={"mode": "generated"})
     world.reconcile()
     writes = len(world.api.writes)
@@ -41,7 +41,7 @@ def test_a_second_look_writes_nothing(world: World) -> None:
     assert len(world.api.writes) == writes
 
 
-def test_an_object_that_somebody_deleted_comes_back(world: World) -> None:
+def test_recreates_a_deleted_object(world: World) -> None:
     world.run()
     world.reconcile()
     world.api.delete("Deployment", "tiny-actor")
@@ -49,10 +49,10 @@ def test_an_object_that_somebody_deleted_comes_back(world: World) -> None:
     assert "tiny-actor" in world.api.names("Deployment")
 
 
-def test_a_look_at_a_run_that_works_reads_only_what_changes(world: World) -> None:
+def test_reconciling_a_healthy_run_reads_only_changing_objects(world: World) -> None:
     world.start()
     world.settle()
-    # All objects are compared at this look.
+    # This reconciliation compares all objects.
     world.at += CHECK_PERIOD_S
     world.reconcile()
     assert reconcile_requests(world) == [
@@ -65,7 +65,7 @@ def test_a_look_at_a_run_that_works_reads_only_what_changes(world: World) -> Non
     assert ("list", "PersistentVolumeClaim") in reconcile_requests(world)
 
 
-def test_every_object_of_a_run_that_works_comes_back_some_time(world: World) -> None:
+def test_recreates_every_deleted_object_of_a_healthy_run(world: World) -> None:
     world.start()
     world.settle()
     world.api.delete("Service", "tiny-quantizer")
@@ -83,7 +83,7 @@ def test_scaling_the_run_scales_its_actors_and_nothing_else(world: World) -> Non
     assert [each for each in world.api.writes if each[0] == "apply"] == [("apply", "Deployment", "tiny-actor")]
 
 
-def test_the_actors_follow_the_run_and_not_whoever_scales_their_deployment(world: World) -> None:
+def test_resets_actors_that_were_scaled_by_their_deployment(world: World) -> None:
     world.place()
     scaled = deepcopy(world.api.get("Deployment", "tiny-actor"))
     scaled["spec"]["replicas"] = 9
@@ -92,7 +92,7 @@ def test_the_actors_follow_the_run_and_not_whoever_scales_their_deployment(world
     assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 2
 
 
-def test_relays_that_are_no_longer_wanted_go(world: World) -> None:
+def test_deletes_relays_that_are_no_longer_wanted(world: World) -> None:
     world.run(relays={"replicas": 2})
     world.reconcile()
     assert "tiny-relay" in world.api.names("Deployment")
@@ -102,7 +102,7 @@ def test_relays_that_are_no_longer_wanted_go(world: World) -> None:
     assert "tiny-actor" in world.api.names("Deployment")
 
 
-def test_network_policies_that_are_no_longer_wanted_go(world: World) -> None:
+def test_deletes_network_policies_that_are_no_longer_wanted(world: World) -> None:
     world.run(networkPolicies=True)
     world.reconcile()
     metadata = {"name": "of-somebody", "labels": {"actorq/run": "tiny"}}
@@ -114,7 +114,7 @@ def test_network_policies_that_are_no_longer_wanted_go(world: World) -> None:
 
 
 @pytest.mark.parametrize("options", ["plain", "full"])
-def test_no_object_of_an_option_is_left_when_the_run_no_longer_asks_for_it(world: World, options: str) -> None:
+def test_deletes_all_objects_of_a_removed_option(world: World, options: str) -> None:
     world.run()
     world.reconcile()
     plain = {each for each in world.api.there if each[0] != "Event"}
@@ -150,7 +150,7 @@ def test_an_evicted_pod_that_was_replaced_changes_nothing(world: World) -> None:
     assert ("list", "PersistentVolumeClaim") not in reconcile_requests(world)
 
 
-def test_a_run_that_is_over_rests_beside_an_evicted_pod(world: World) -> None:
+def test_a_finished_run_rests_despite_an_evicted_pod(world: World) -> None:
     world.start(ttlSecondsAfterFinished=3600)
     evict_an_actor(world)
     world.send(state=RunState.SOLVED)
@@ -162,7 +162,7 @@ def test_a_run_that_is_over_rests_beside_an_evicted_pod(world: World) -> None:
 
 
 def evict_an_actor(world: World) -> None:
-    """Leave what is left of an actor's pod that was replaced."""
+    """Leave the remaining object of a replaced actor pod."""
     evicted = evicted_pod("tiny-actor-evicted", "actor")
     labels = world.api.get("Pod", "tiny-actor-0")["metadata"]["labels"]
     evicted["metadata"] |= {"labels": labels, "ownerReferences": [{"uid": "uid-of-a-replica-set"}]}
@@ -185,7 +185,7 @@ def test_figures_are_written_at_most_once_in_five_seconds_and_a_new_state_at_onc
     assert world.api.count("patch status", "TrainingRun") == writes + 1
 
 
-def test_milestones_are_events_each_once(world: World) -> None:
+def test_reports_each_milestone_in_one_event(world: World) -> None:
     world.start()
     world.send(state=RunState.PAUSED, policy_version=1)
     world.send(state=RunState.TRAINING, policy_version=2)
@@ -207,7 +207,7 @@ def test_another_operator_keeps_the_status_until_the_learner_has_answered_it(wor
     assert (world.api.status("tiny"), len(world.api.writes)) == (before, writes)
     while world.api.status("tiny")["environmentSteps"] != 9000:
         world.learner.put(run_status(environment_steps=9000, actors=ACTING))
-        # The stream of the operator before may end only after it has taken one.
+        # The stream of the previous operator may take one more status before it ends.
         with suppress(queue.Empty):
             world.woken.get(timeout=1)
         world.reconcile()
@@ -232,12 +232,12 @@ def test_another_operator_waits_for_the_first_answer_for_ten_seconds(world: Worl
 
 @contextmanager
 def never_answering() -> Iterator[str]:
-    """The address of a server that accepts connections, and says nothing."""
+    """The address of a server that accepts connections and stays silent."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_a_suspended_run_has_no_pods_and_goes_on_afterwards(world: World) -> None:
+def test_a_suspended_run_has_no_pods_and_continues_afterwards(world: World) -> None:
     world.start()
     world.run(suspend=True)
     world.reconcile()

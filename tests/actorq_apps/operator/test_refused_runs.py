@@ -1,4 +1,4 @@
-"""The operator against an API server that refuses, and against changes and deaths at any time."""
+"""The operator with an API server that refuses requests, and with changes and crashes at any time."""
 
 import itertools
 import re
@@ -61,7 +61,7 @@ def test_a_specification_that_is_nested_too_deeply_is_a_condition_of_this_run_al
     assert world.api.names("StatefulSet") == {"good-learner"}
 
 
-def test_a_name_in_use_is_told_and_the_object_that_has_it_stays(world: World) -> None:
+def test_reports_a_name_in_use_and_keeps_its_object(world: World) -> None:
     taken = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "tiny-learner"}, "spec": {"mine": True}}
     world.api.put(taken)
     world.run()
@@ -123,7 +123,7 @@ def test_a_run_whose_specification_has_a_fault_can_be_suspended(world: World, sp
     assert {"tiny-learner-0", "tiny-actor-0"} <= world.api.names("Pod")
 
 
-def test_a_run_that_trains_is_followed_although_its_new_specification_has_a_fault(world: World) -> None:
+def test_updates_the_status_of_a_training_run_with_an_invalid_new_specification(world: World) -> None:
     world.start()
     world.run(config={"no_such_setting": 1})
     world.settle()
@@ -198,7 +198,7 @@ def test_a_namespace_that_the_operator_is_not_allowed_in_names_the_command(world
     assert world.api.condition("tiny", "Ready")["reason"] == "Starting"
 
 
-def test_a_run_in_plain_text_needs_no_right_on_secrets(world: World) -> None:
+def test_a_run_without_tls_needs_no_permission_for_secrets(world: World) -> None:
     world.api.forbidden = {(verb, "secrets") for verb in ("get", "list", "patch", "create", "delete")}
     world.start(ttlSecondsAfterFinished=0)
     world.settle()
@@ -260,7 +260,7 @@ def test_a_permission_that_is_missing_to_list_objects_is_a_condition(world: Worl
     assert world.api.condition("tiny", "Ready")["reason"] == "Starting"
 
 
-def test_an_operator_that_may_not_see_pods_leaves_the_figures_of_the_run(world: World) -> None:
+def test_without_permission_to_list_pods_the_figures_stay(world: World) -> None:
     world.start()
     world.settle()
     before = world.api.status("tiny")
@@ -277,7 +277,7 @@ def test_an_operator_that_may_not_see_pods_leaves_the_figures_of_the_run(world: 
     assert world.api.condition("tiny", "Ready")["status"] == "True"
 
 
-def test_an_operator_that_may_not_see_the_pods_of_a_finished_run_looks_again_in_time(world: World) -> None:
+def test_without_permission_to_list_pods_a_finished_run_is_checked_again(world: World) -> None:
     world.start(ttlSecondsAfterFinished=0)
     world.send(state=RunState.SOLVED)
     said = 'User "operator" cannot list resource "pods" in API group "" in the namespace "lab"'
@@ -304,8 +304,8 @@ def test_pods_without_an_image_are_a_condition(world: World) -> None:
     assert world.api.reasons() == ["ImagePull"]
 
 
-def test_an_operator_killed_after_any_request_leaves_the_same_end(world: World) -> None:
-    """Each life of the operator makes some requests and dies: the next goes on, and nothing is told twice."""
+def test_an_operator_killed_after_any_request_reaches_the_same_result(world: World) -> None:
+    """Each operator makes some requests and dies. The next one continues, and reports nothing twice."""
 
     def live(requests: int) -> None:
         left = itertools.count(requests, -1)
@@ -333,7 +333,7 @@ def test_an_operator_killed_after_any_request_leaves_the_same_end(world: World) 
 
 
 def _requests_of(world: World, do: Callable[[], object], name: str) -> int:
-    """The number of requests that a complete look at another run makes."""
+    """The number of requests in a complete reconciliation of another run."""
     count = itertools.count(1)
     last = 0
 
@@ -348,7 +348,7 @@ def _requests_of(world: World, do: Callable[[], object], name: str) -> int:
     return last
 
 
-def test_a_conflict_with_another_client_is_looked_at_again(world: World) -> None:
+def test_reconciles_again_after_a_conflict_with_another_client(world: World) -> None:
     world.place()
     queue_of_runs: DueQueue[Key] = DueQueue()
     controller = Controller(world.api.cluster(), (), queue_of_runs, world.operator)
@@ -367,7 +367,7 @@ def test_a_conflict_with_another_client_is_looked_at_again(world: World) -> None
     assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 5
 
 
-def test_twenty_runs_two_at_a_time_by_suspending_the_others(world: World) -> None:
+def test_starts_only_the_runs_that_are_not_suspended(world: World) -> None:
     names = [f"run-{index}" for index in range(20)]
     for name in names:
         world.api.put(training_run(name, suspend=True))

@@ -1,4 +1,4 @@
-"""The objects of a TrainingRun: valid, owned, of one run alone, and as its specification says."""
+"""The objects of a TrainingRun: valid, owned, separate from other runs, and matching its specification."""
 
 import shutil
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ def test_rendering_twice_gives_the_same() -> None:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_two_runs_in_a_namespace_share_no_name_and_no_selector(name: str) -> None:
-    # The second name begins as the names of the first one's objects do.
+    # The second name is a prefix of the names of the first run's objects.
     first, second = (objects(training_run(run, **SPECS[name])) for run in ("alpha", "alpha-learner"))
     keys = [{(each["kind"], each["metadata"]["name"]) for each in made} for made in (first, second)]
     assert not keys[0] & keys[1]
@@ -129,7 +129,7 @@ def test_services_reach_the_pods_of_their_run() -> None:
 
 
 def test_workloads_differ_from_those_of_kubectl_only_in_names() -> None:
-    """The manifests of `kubectl apply -k` are the one source."""
+    """Both use the manifests of `kubectl apply -k`."""
     source = [each for each in render(K8S / "overlays" / "production") if each["kind"] in WORKLOADS]
     theirs_by_name = {each["metadata"]["name"]: each for each in source}
     made = objects(training_run(tls={"mode": "issuer", "issuer": {"name": "ca"}}))
@@ -138,7 +138,7 @@ def test_workloads_differ_from_those_of_kubectl_only_in_names() -> None:
         ours = found(made, theirs["kind"], f"alpha-{name}")
         for path, value in walked(theirs["spec"]):
             here: Any = ours["spec"]
-            # The production overlay sets classes of priority, which are the administrator's.
+            # The production overlay sets priority classes, which the administrator defines.
             if path[-1] == "priorityClassName":
                 continue
             for step in path:
@@ -147,7 +147,7 @@ def test_workloads_differ_from_those_of_kubectl_only_in_names() -> None:
 
 
 def test_another_name_than_the_default_is_only_a_change_of_names(tmp_path: Path) -> None:
-    """The same function names the objects of an overlay, as `actorq cluster up --name` does."""
+    """The same function renames the objects of an overlay for `actorq cluster up --name`."""
     text = yaml.safe_dump_all(render(K8S / "overlays" / "production"))
     overlay = [each for each in parse(text, "production") if each["kind"] != "Issuer"]
     ready = prepared(named(overlay, "beta", "beta"), "beta", "lab")
@@ -158,7 +158,7 @@ def test_another_name_than_the_default_is_only_a_change_of_names(tmp_path: Path)
 
 
 def test_secrets_and_settings_of_an_overlay_are_found_under_their_new_names() -> None:
-    """References of all kinds to a ConfigMap and a Secret of the overlay. Those of others keep their names."""
+    """Covers all kinds of references to a ConfigMap and a Secret of the overlay. Other references keep their names."""
 
     def pod(own: str, other: str, account: str) -> Object:
         sources = [{"secretRef": {"name": name, "optional": True}} for name in (own, other)]
@@ -224,7 +224,7 @@ def test_a_suspended_run_has_no_pods(resting: tuple[str, ...]) -> None:
     assert set(replicas(objects(training_run(suspend=True), resting)).values()) == {0}
 
 
-def test_pods_are_as_the_specification_says() -> None:
+def test_pods_match_the_specification() -> None:
     made = objects(training_run(**SPECS["full"]))
     images = {name: pod(made, name)["containers"][0]["image"] for name in (*REPLICAS, "relay")}
     assert images == {
@@ -258,7 +258,7 @@ def test_pods_are_as_the_specification_says() -> None:
     assert all(each["imagePullSecrets"] == [{"name": "registry"}] for each in accounts)
 
 
-def test_certificates_of_an_issuer_are_asked_of_it_alone() -> None:
+def test_requests_certificates_only_from_the_given_issuer() -> None:
     made = objects(training_run(**SPECS["issuer"]))
     wanted = [each for each in made if each["apiVersion"] == "cert-manager.io/v1"]
     assert {each["kind"] for each in wanted} == {"Certificate"}
@@ -270,7 +270,7 @@ def test_certificates_of_an_issuer_are_asked_of_it_alone() -> None:
     assert {"alpha-learner", "alpha-learner.lab", "alpha-learner.lab.svc"} <= set(learner)
 
 
-def test_without_tls_the_services_say_so_and_with_it_they_have_certificates() -> None:
+def test_services_have_certificates_with_tls_and_the_insecure_flag_without() -> None:
     for mode, secure in (("none", False), ("generated", True)):
         for each in objects(training_run(tls={"mode": mode})):
             if each["kind"] in WORKLOADS:
@@ -294,7 +294,7 @@ def test_the_manifests_are_found_beside_the_sources() -> None:
     assert (MANIFESTS / "base" / "kustomization.yaml").is_file()
 
 
-def test_other_manifests_take_the_place_of_the_default_ones(tmp_path: Path) -> None:
+def test_other_manifests_replace_the_default_ones(tmp_path: Path) -> None:
     shutil.copytree(K8S, tmp_path / "k8s")
     learner = tmp_path / "k8s" / "base" / "learner.yaml"
     learner.write_text(learner.read_text().replace("GracePeriodSeconds: 60", "GracePeriodSeconds: 70"))
@@ -319,7 +319,7 @@ def test_the_learner_gets_the_credentials_of_its_object_storage(
         for each in objects(training_run(**storage, checkpoint=checkpoint))
         if "template" in each.get("spec", {})
     }
-    # Runs of a namespace may share the Secret, so it does not have the run's name.
+    # Runs of a namespace may share the Secret, so its name does not contain the run's name.
     assert pods.pop("learner") == [{"secretRef": {"name": secret, "optional": True}}]
     assert not any(pods.values())
     without = objects(training_run(checkpoint=checkpoint))
@@ -360,6 +360,6 @@ def test_images_that_a_run_does_not_name_come_from_the_operators_registry() -> N
         (Images("lab", digests={"actorq-actor": "sha256:1"}), f"lab/actorq-actor:{__version__}@sha256:1"),
     ],
 )
-def test_images_that_the_operator_is_not_told_stay(images: Images, name: str) -> None:
+def test_keeps_images_that_the_operators_settings_do_not_change(images: Images, name: str) -> None:
     assert images.named(f"actorq-actor:{__version__}") == name
     assert objects(training_run(), images=Images()) == objects(training_run())

@@ -9,7 +9,7 @@ from tests.actorq_apps.operator.test_render import pod
 from tests.actorq_apps.operator.training_runs import POD, SPECS, manifest, training_run
 
 
-def test_the_pods_of_a_role_have_the_settings_of_the_run_beside_their_own() -> None:
+def test_the_pods_of_a_role_have_their_own_and_the_runs_settings() -> None:
     made = objects(training_run(**SPECS["full"]))
     plain = pod(objects(training_run()), "actor")
     (workload,) = (each for each in made if each["kind"] == "Deployment" and each["metadata"]["name"] == "alpha-actor")
@@ -23,7 +23,7 @@ def test_the_pods_of_a_role_have_the_settings_of_the_run_beside_their_own() -> N
     assert container["volumeMounts"] == [*own["volumeMounts"], *POD["volumeMounts"]]
     names = [{each["name"] for each in found["volumes"]} for found in (actor, plain)]
     assert names[0] - names[1] == {"games", "scratch"}
-    # Beside what the manifests have: spot nodes are preferred.
+    # The manifests already prefer spot nodes.
     assert {"nodeAffinity", "podAntiAffinity"} <= actor["affinity"].keys()
     assert actor["topologySpreadConstraints"] == POD["topologySpreadConstraints"]
     assert (actor["serviceAccountName"], pod(made, "learner")["serviceAccountName"]) == ("reader", "alpha-learner")

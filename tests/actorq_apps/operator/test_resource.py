@@ -1,4 +1,4 @@
-"""A TrainingRun that cannot become a run is refused with one line, before there is any pod."""
+"""A TrainingRun that cannot become a run is refused with one line, before any pod exists."""
 
 from typing import Any
 
@@ -76,7 +76,7 @@ def test_a_run_is_read_from_its_object(name: str) -> None:
         ({"config": {"learner": 3}, "learner": {"gpu": 1}}, r"spec\.config.*'learner'.*section.* 3"),
     ],
 )
-def test_a_wrong_specification_is_one_line(spec: Object, fact: str) -> None:
+def test_reports_a_wrong_specification_in_one_line(spec: Object, fact: str) -> None:
     with pytest.raises(UserError, match=fact) as caught:
         training_run(**spec)
     assert "\n" not in str(caught.value)
@@ -92,20 +92,20 @@ def test_a_wrong_specification_is_one_line(spec: Object, fact: str) -> None:
         ({"config": {"transport": {"drain_s": 45}}}, r"transport\.drain_s .* 45 s.*Deployment alpha-"),
     ],
 )
-def test_settings_that_the_manifests_cannot_keep_are_one_line(spec: Object, fact: str) -> None:
+def test_reports_settings_that_conflict_with_the_manifests_in_one_line(spec: Object, fact: str) -> None:
     with pytest.raises(UserError, match=fact) as caught:
         objects(training_run(**spec))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("spec", [None, 3, [], "x"])
-def test_an_object_without_a_specification_is_one_line(spec: Any) -> None:
+def test_reports_an_object_without_a_specification_in_one_line(spec: Any) -> None:
     with pytest.raises(UserError, match=r"^spec: .*section"):
         TrainingRun.of({**manifest(), "spec": spec})
 
 
 @pytest.mark.parametrize("name", ["", "1st", "a.b", "Alpha", "alpha-", "a" * (LONGEST_RUN_NAME + 1)])
-def test_names_that_the_objects_of_a_run_cannot_carry_are_refused(name: str) -> None:
+def test_refuses_names_that_a_runs_objects_cannot_have(name: str) -> None:
     with pytest.raises(UserError, match=f"name of the run.* 43 .*'{name}'"):
         training_run(name)
 

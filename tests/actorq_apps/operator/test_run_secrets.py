@@ -1,4 +1,4 @@
-"""Which Secrets a run may read, and what the operator says of the others."""
+"""Which Secrets a run may read, and the operator's reports about the others."""
 
 import re
 from collections.abc import Iterator
@@ -44,11 +44,11 @@ def test_a_run_reads_no_secret_that_its_owner_has_not_labelled_for_runs(world: W
     assert credentials_of(world) == [{"secretRef": {"name": "payroll", "optional": True}}]
 
 
-def test_a_missing_secret_is_named_unless_the_learner_may_do_without(world: World) -> None:
+def test_names_a_missing_secret_unless_the_learner_can_work_without_it(world: World) -> None:
     world.run(**STORED, checkpoint={"secret": "mine"})
     world.reconcile()
     assert re.search("Secret mine .*spec.checkpoint.secret .*missing", world.api.condition("tiny", "Failed")["message"])
-    # With workload identity there is none.
+    # With workload identity there is no Secret.
     world.run(**STORED)
     world.reconcile()
     assert world.api.condition("tiny", "Failed")["status"] == "False"
@@ -82,7 +82,7 @@ def test_a_secret_that_appears_later_is_not_read_without_its_label(world: World)
     world.reconcile()
     world.api.put(secret())
     world.settle()
-    # The pods of an earlier look stay, without it.
+    # The pods of an earlier reconciliation stay, without the Secret.
     assert not credentials_of(world)
     assert world.api.condition("tiny", "Ready")["reason"] == "NoSecret"
     world.api.put(secret(**{"actorq.dev/credentials": "true"}))

@@ -1,4 +1,4 @@
-"""The volumes of a run: grown by hand, retained by an earlier run."""
+"""The volumes of a run: enlarged manually, or retained by an earlier run."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -18,12 +18,12 @@ def world() -> Iterator[World]:
 
 
 def made(world: World) -> list[Object]:
-    """The objects of the operator."""
+    """The objects that the operator created."""
     return [each for each in world.api.objects.values() if each["kind"] not in ("Event", "TrainingRun", "Pod")]
 
 
 def upgraded(world: World) -> None:
-    """All objects come from another version of the operator, and so are applied again."""
+    """Pretend that another operator version created all objects. They are then applied again."""
     for each in made(world):
         each["metadata"].setdefault("annotations", {})["actorq/digest"] = "of another version"
     world.operator.close()
@@ -47,7 +47,7 @@ def test_a_volume_that_has_grown_by_hand_keeps_its_size_after_an_upgrade(world: 
     assert world.api.get("PersistentVolumeClaim", claim)["spec"]["resources"]["requests"]["storage"] == "1Ti"
 
 
-def test_a_stateful_set_that_was_made_again_for_a_larger_volume_stays(world: World) -> None:
+def test_keeps_a_stateful_set_that_was_recreated_for_a_larger_volume(world: World) -> None:
     world.start()
     made_again = deepcopy(world.api.get("StatefulSet", "tiny-learner"))
     (template,) = made_again["spec"]["volumeClaimTemplates"]
@@ -84,7 +84,7 @@ def test_a_retained_volume_of_an_earlier_run_of_that_name_is_used_again(world: W
 
 @pytest.mark.parametrize("lives", [True, False], ids=["live", "deleted"])
 @pytest.mark.parametrize("run", ["", "tiny"])
-def test_down_deletes_no_volume_of_a_training_run_and_says_how(world: World, run: str, lives: bool) -> None:
+def test_down_keeps_the_volumes_of_a_training_run_and_names_the_command(world: World, run: str, lives: bool) -> None:
     world.start()
     if not lives:
         world.api.delete("TrainingRun", "tiny")

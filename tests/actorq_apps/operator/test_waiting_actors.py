@@ -28,7 +28,7 @@ def replicas(world: World) -> dict[str, int]:
 
 
 def displace(world: World, pod: str) -> None:
-    """Take a pod's node away."""
+    """Remove a pod's node."""
     changed = deepcopy(world.api.get("Pod", pod))
     del changed["spec"]["nodeName"]
     since = timestamp(world.at)
@@ -56,13 +56,13 @@ def test_actors_begin_when_learner_and_quantizer_have_nodes(world: World) -> Non
         **{"tiny-learner": 1, "tiny-quantizer": 1},
         **{"tiny-actor": 2, "tiny-evaluator": 1, "tiny-relay": 1},
     }
-    # Nothing is said of a learner that may still answer its first question.
+    # Nothing is reported about a learner whose first answer is still pending.
     world.at += 10
     world.reconcile()
     assert "learner does not answer" in world.api.condition("tiny", "Ready")["message"]
 
 
-def test_a_learner_without_room_is_the_fault_and_holds_no_actors(world: World) -> None:
+def test_reports_a_learner_without_a_node_and_starts_no_actors(world: World) -> None:
     world.run()
     world.reconcile()
     world.api.kubelet()
@@ -88,7 +88,7 @@ def test_actors_stay_while_the_learner_moves(world: World) -> None:
     assert replicas(world) == {"tiny-learner": 1, "tiny-quantizer": 1, "tiny-actor": 2, "tiny-evaluator": 1}
 
 
-def test_actors_wait_again_when_a_suspended_run_goes_on(world: World) -> None:
+def test_actors_wait_again_when_a_suspended_run_continues(world: World) -> None:
     world.start()
     world.run(suspend=True)
     world.settle()

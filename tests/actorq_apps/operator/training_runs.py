@@ -6,7 +6,7 @@ from actorq_apps.operator.resource.training_run import TrainingRun
 
 Object = dict[str, Any]
 
-# What a run may set of the pods of a role. Secrets have tests of their own.
+# A run's settings for the pods of a role. Secrets have separate tests.
 POD: Object = {
     "labels": {"team": "rl"},
     "annotations": {"note": "two\nlines"},
@@ -24,7 +24,7 @@ POD: Object = {
     "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
     "serviceAccountName": "reader",
 }
-# The smallest specification, and ones that together use every option.
+# The smallest specification, and specifications that together use every option.
 SPECS: dict[str, Object] = {
     "smallest": {},
     "plain": {"tls": {"mode": "none"}, "relays": {"replicas": 2}, "networkPolicies": True},
@@ -71,7 +71,7 @@ SPECS: dict[str, Object] = {
 
 
 def manifest(name: str = "alpha", namespace: str = "lab", **spec: Any) -> Object:
-    """A TrainingRun as the API server gives it."""
+    """A TrainingRun as the API server returns it."""
     return {
         "apiVersion": "actorq.dev/v1alpha1",
         "kind": "TrainingRun",

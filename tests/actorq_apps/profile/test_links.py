@@ -1,4 +1,4 @@
-"""Costs from the counters of two windows: one with a paused learner, one in which it trains."""
+"""Costs from the counters of two windows: one with a paused learner, one with a training learner."""
 
 from dataclasses import replace
 
@@ -19,20 +19,20 @@ def test_growth_is_the_difference_of_each_counter() -> None:
     assert later.since(PAUSED) == Counters(2.0, 0.0, 1, 0, 2, 0.5, 0.0, 0.0)
 
 
-def test_transitions_cost_what_they_cost_while_the_learner_is_paused() -> None:
+def test_takes_the_cost_of_transitions_from_the_paused_window() -> None:
     assert FIGURES.actor_s == pytest.approx(10e-6)
     assert FIGURES.learner_s == pytest.approx(5e-6)
 
 
-def test_updates_and_versions_cost_the_rest_of_the_other_window() -> None:
+def test_takes_the_cost_of_updates_and_versions_from_the_training_window() -> None:
     assert FIGURES.update_s == pytest.approx((1.8 - 0.1) / 400)
     assert FIGURES.quantizer_version_s == pytest.approx(5e-3)
-    # Each of the two actors takes each version.
+    # Each of the two actors gets each version.
     assert FIGURES.actor_version_s == pytest.approx((0.4 - 0.2) / 40)
     assert FIGURES.slowdown(1e-3) == 1.0
 
 
-def test_with_few_versions_the_steps_of_actors_have_the_excess() -> None:
+def test_with_few_versions_the_slowdown_counts_in_the_actors_steps() -> None:
     few = LinkFigures(2, PAUSED, replace(TRAINING, versions=2))
     assert few.actor_version_s is few.quantizer_version_s is None
     # 0.4 s, of which 4 ms are for versions, instead of 0.2 s.
@@ -41,7 +41,7 @@ def test_with_few_versions_the_steps_of_actors_have_the_excess() -> None:
 
 
 @pytest.mark.parametrize(("learner_s", "share"), [(1.8, 0.9), (3.0, 1.0)])
-def test_the_learners_share_is_of_the_time_in_which_it_has_data(learner_s: float, share: float) -> None:
+def test_the_learners_share_excludes_waits_for_data(learner_s: float, share: float) -> None:
     figures = LinkFigures(2, PAUSED, replace(TRAINING, learner_s=learner_s))
     assert figures.learner_share == pytest.approx(share)
 

@@ -1,4 +1,4 @@
-"""The model of `actorq profile`: what it predicts from costs, and what follows."""
+"""The model of `actorq profile`: predictions from costs, and recommendations."""
 
 import math
 from dataclasses import replace
@@ -48,9 +48,7 @@ def test_a_learner_whose_threads_wait_for_each_other_is_slower() -> None:
 
 
 @given(costs, works, actors, cores)
-def test_no_thread_and_no_core_is_used_more_than_there_is(
-    costs: Costs, work: Workload, actors: int, cores: float
-) -> None:
+def test_no_thread_or_core_is_used_beyond_its_capacity(costs: Costs, work: Workload, actors: int, cores: float) -> None:
     prediction = predict(costs, work, actors, cores)
     assert prediction.steps_per_s > 0
     assert prediction.cores.total <= cores * (1 + 1e-9)
@@ -116,7 +114,7 @@ def outlooks_of(**step_s: float) -> list[Outlook]:
     return outlooks(tuple(step_s), (1, 8), cost, WORK, actors=1, cores=16)
 
 
-def test_where_the_learner_is_the_limit_the_configured_environments_and_the_first_scheme_stay() -> None:
+def test_keeps_the_configuration_if_the_learner_is_the_limit() -> None:
     best = recommend(outlooks_of(fp32=1e-6, int8=0.9e-6), preferred_environments=8)
     assert (best.scheme, best.environments) == ("fp32", 8)
     assert best.here.limit is Limit.LEARNER

@@ -1,11 +1,11 @@
-"""Events of a run wait for their reader, within bounds."""
+"""Events of a run wait for their reader, within limits."""
 
 from actorq_apps.python.buffer import EventBuffer
 from actorq_apps.python.events import NoticeEvent, StatusEvent
 from tests.builders.run_status import run_status
 
 
-def test_of_statuses_in_a_row_a_slow_reader_gets_the_newest() -> None:
+def test_a_slow_reader_gets_the_newest_of_successive_statuses() -> None:
     buffer = EventBuffer()
     for steps in (1, 2, 3):
         buffer.put(StatusEvent(run_status(environment_steps=steps)))
@@ -19,7 +19,7 @@ def test_of_statuses_in_a_row_a_slow_reader_gets_the_newest() -> None:
     assert third.status.environment_steps == 4
 
 
-def test_a_reader_that_never_reads_costs_no_more_than_a_thousand_events() -> None:
+def test_keeps_at_most_a_thousand_unread_events() -> None:
     buffer = EventBuffer()
     for number in range(1500):
         buffer.put(NoticeEvent(str(number)))

@@ -1,4 +1,4 @@
-"""Which environments every process can make, and which only the calling one."""
+"""Which environments every process can create, and which only the calling process can."""
 
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from actorq_apps.python.environments import resolve
 
 
 class Notebook(CartPoleEnv):
-    """Defined where no other process finds it."""
+    """Defined where other processes cannot import it."""
 
 
 Notebook.__module__ = "__main__"
@@ -25,7 +25,7 @@ def make_cart_pole() -> gymnasium.Env[Any, Any]:
 
 
 @pytest.mark.parametrize("environment", ["CartPole-v1", "my_package:Arm-v0", "dm_control/cartpole-balance"])
-def test_an_id_stays_as_it_is(environment: str) -> None:
+def test_keeps_an_id_unchanged(environment: str) -> None:
     assert resolve(environment) == environment
 
 
@@ -44,13 +44,13 @@ def test_a_class_of_a_package_gets_the_path_by_which_others_import_it() -> None:
     ],
     ids=["class of __main__", "lambda", "partial", "object", "class of a module off the path"],
 )
-def test_what_others_cannot_import_is_of_this_process(environment: Any, name: str) -> None:
+def test_an_environment_that_others_cannot_import_runs_in_this_process(environment: Any, name: str) -> None:
     own = resolve(environment)
     assert isinstance(own, OwnEnvironment)
     assert own.environment_id == f"caller/{name}"
 
 
-def test_a_function_inside_another_is_of_this_process() -> None:
+def test_a_nested_function_runs_in_this_process() -> None:
     def make() -> gymnasium.Env[Any, Any]:
         return CartPoleEnv()
 
@@ -61,7 +61,7 @@ def test_a_function_inside_another_is_of_this_process() -> None:
 
 
 @pytest.mark.parametrize("environment", [3, None, ["CartPole-v1"], object()])
-def test_other_things_are_refused_in_one_line(environment: Any) -> None:
+def test_refuses_other_values_in_one_line(environment: Any) -> None:
     with pytest.raises(UserError, match=r"environment: expected an id such as CartPole-v1.*, got \w+$"):
         resolve(environment)
 

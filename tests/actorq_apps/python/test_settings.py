@@ -1,4 +1,4 @@
-"""Settings of `actorq.train` are those of the command, by section; mistakes are one line, before anything starts."""
+"""Settings of `actorq.train` match the command's, by section. Mistakes give one line before anything starts."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def test_keywords_become_the_tree_of_a_settings_file(given: dict[str, Any], tree
         ({"resume": True}, "resume needs directory, the folder of the run to continue"),
     ],
 )
-def test_a_wrong_setting_is_one_line(given: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_reports_a_wrong_setting_in_one_line(given: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message) as caught:
         actorq.train("CartPole-v1", directory=None if "resume" in given else tmp_path / "run", **given)
     assert "\n" not in str(caught.value)
@@ -52,6 +52,6 @@ def test_a_wrong_setting_is_one_line(given: dict[str, Any], message: str, tmp_pa
         ({"environment_backend": "envpool"}, "environment_backend: expected python for this run, got envpool"),
     ],
 )
-def test_what_one_object_cannot_do_is_refused_with_the_remedy(given: dict[str, Any], message: str) -> None:
+def test_refuses_settings_that_one_environment_object_cannot_support(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=f"{message}.*a class or a function that makes one"):
         actorq.train(gymnasium.make("CartPole-v1"), **given)

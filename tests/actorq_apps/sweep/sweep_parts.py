@@ -1,4 +1,4 @@
-"""A maker of staged runs, whose learning curves depend only on the proposed settings."""
+"""A backend with simulated runs, whose learning curves depend only on the proposed settings."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ Curve = Callable[[Trial], float]
 
 
 def study_in(folder: Path, space: Space = SPACE, **options: object) -> Study:
-    """A study on a journal in the folder."""
+    """A study with a journal in the folder."""
     given = {"objective": Objective.RETURN, "sampler": "tpe", "pruner": "none", "seed": 0, "several": False, **options}
     return Study(folder / "journal.jsonl", space, *given.values())  # type: ignore[arg-type]
 
@@ -25,10 +25,10 @@ def by_learning_rate(trial: Trial) -> float:
 
 
 class StagedRuns:
-    """A `Backend` whose runs have one evaluation more at each look. `most` is the highest number of runs at one time.
+    """A `Backend` whose runs have one more evaluation at each check. `most` is the highest number of simultaneous runs.
 
-    ends: the end of the run of a trial; a RunEnd.FAILED comes at once.
-    killed_at: the number of looks before this process is "killed" by KeyboardInterrupt.
+    ends: the end of each trial's run; RunEnd.FAILED happens at once.
+    killed_at: the number of checks before this process is "killed" by KeyboardInterrupt.
     """
 
     period_s = 0.0
@@ -85,7 +85,7 @@ class StagedRuns:
 
 
 class Lines:
-    """An `Observer` that keeps the lines."""
+    """An `Observer` that records the lines."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -57,9 +57,9 @@ def objects(api: ClusterApi) -> dict[str, Any]:
 
 
 class Controller(Lines):
-    """Lets the runs of the objects go on after each look at them, as a controller would.
+    """Advances the runs of the objects after each check, as a controller would.
 
-    bad: runs with these numbers stay at return 0. steps: environment steps between two looks.
+    bad: runs with these numbers stay at return 0. steps: environment steps between two checks.
     """
 
     def __init__(self, api: ClusterApi, bad: tuple[int, ...] = (), steps: int = 2500) -> None:
@@ -89,7 +89,7 @@ def sweep(study: Study, runs: ClusterRuns, controller: Lines, trials: int, jobs:
     run_sweep(study, runs, controller, events, trials, jobs, BUDGET)
 
 
-def test_each_trial_is_an_object_and_at_most_so_many_run_at_a_time(api: ClusterApi, tmp_path: Path) -> None:
+def test_each_trial_is_an_object_and_jobs_limits_running_ones(api: ClusterApi, tmp_path: Path) -> None:
     controller, study = Controller(api), study_in(tmp_path, space=SPACE, several=True)
     sweep(study, runs_on(api, controller), controller, 7, 3)
     made = objects(api)
@@ -163,7 +163,7 @@ def test_an_object_that_could_not_be_deleted_is_deleted_by_the_next_process(api:
     assert name not in objects(api)
 
 
-def test_an_interruption_after_a_pruned_trial_tells_nothing(api: ClusterApi) -> None:
+def test_an_interruption_after_a_pruned_trial_reports_nothing(api: ClusterApi) -> None:
     runs, trial = runs_on(api, lines := Lines()), Trial(0, {"dqn.learning_rate": 0.001})
     runs.start(trial)
     runs.prune(trial)
@@ -171,7 +171,7 @@ def test_an_interruption_after_a_pruned_trial_tells_nothing(api: ClusterApi) -> 
     assert (lines.lines, objects(api)) == ([], {})
 
 
-def test_an_interrupted_sweep_suspends_its_objects_and_goes_on_with_them(api: ClusterApi, tmp_path: Path) -> None:
+def test_an_interrupted_sweep_suspends_its_objects_and_resumes_them(api: ClusterApi, tmp_path: Path) -> None:
     class Killed(Controller):
         def update(self, results: list[TrialResult], running: Mapping[int, Progress]) -> None:
             super().update(results, running)
@@ -203,14 +203,14 @@ def test_a_queue_decides_when_a_suspended_object_of_a_template_begins(api: Clust
     objects(api)["cartpole-a1b2c3-000"]["spec"] |= {"suspend": False, "actors": {"replicas": 5}}
     runs.interrupt()
     assert [each["spec"]["suspend"] for each in objects(api).values()] == [True, True]
-    # The sweep lets only that one go on which it has suspended, and only once.
+    # The sweep resumes only an object that it has suspended itself, and only once.
     assert begin()[1] == [False, True]
     assert objects(api)["cartpole-a1b2c3-000"]["spec"]["actors"] == {"replicas": 5}
     objects(api)["cartpole-a1b2c3-000"]["spec"]["suspend"] = True
     assert begin()[1] == [True, True]
 
 
-def test_an_interruption_leaves_objects_that_are_over_or_gone(api: ClusterApi) -> None:
+def test_an_interruption_ignores_finished_and_missing_objects(api: ClusterApi) -> None:
     runs = runs_on(api, lines := Lines())
     for number in (0, 1):
         runs.start(Trial(number, {"dqn.learning_rate": 0.001}))
@@ -237,7 +237,7 @@ def test_an_interruption_leaves_objects_that_are_over_or_gone(api: ClusterApi) -
         ({"state": "Pending", "conditions": [{"type": "Failed", "status": "False"}]}, None, ""),
     ],
 )
-def test_the_status_tells_how_a_run_ended(api: ClusterApi, status: Any, end: RunEnd | None, reason: str) -> None:
+def test_reads_the_end_of_a_run_from_the_status(api: ClusterApi, status: Any, end: RunEnd | None, reason: str) -> None:
     runs, trial = runs_on(api, Lines()), Trial(0, {"dqn.learning_rate": 0.001})
     runs.start(trial)
     objects(api)["cartpole-a1b2c3-000"]["status"] = status
@@ -257,7 +257,7 @@ def test_a_failed_object_is_suspended_before_its_trial_is_over(api: ClusterApi) 
     api.refuse = lambda verb, kind, name: None
     assert runs.progress(trial) == Progress(end=RunEnd.FAILED, reason="no such image")
     assert objects(api)["cartpole-a1b2c3-000"]["spec"]["suspend"]
-    # A process that was killed before it stored the result tries the trial again.
+    # A process that was killed before it stored the result runs the trial again.
     runs_on(api, lines).start(trial)
     assert not objects(api)["cartpole-a1b2c3-000"]["spec"]["suspend"]
 
@@ -290,9 +290,7 @@ def test_a_run_is_made_and_deleted_once_the_cluster_can_be_reached(api: ClusterA
         (409, 'Operation cannot be fulfilled on resourcequotas "lab": the object has been modified'),
     ],
 )
-def test_an_object_that_a_quota_refuses_is_made_later_and_the_other_trials_go_on(
-    api: ClusterApi, tmp_path: Path, said: tuple[int, str]
-) -> None:
+def test_creates_an_object_later_if_a_quota_refuses_it(api: ClusterApi, tmp_path: Path, said: tuple[int, str]) -> None:
     refusals = [said] * 4
 
     def refuse(verb: str, kind: str, name: str) -> tuple[int, str] | None:
@@ -306,7 +304,7 @@ def test_an_object_that_a_quota_refuses_is_made_later_and_the_other_trials_go_on
     assert re.search("trying again.*apply TrainingRun cartpole-a1b2c3-002: ", line)
 
 
-def test_a_return_that_stays_is_no_further_evaluation(api: ClusterApi) -> None:
+def test_an_unchanged_return_is_not_a_new_evaluation(api: ClusterApi) -> None:
     runs, trial = runs_on(api, Lines()), Trial(0, {"dqn.learning_rate": 0.001})
     runs.start(trial)
     for steps, score in ((10, 7.0), (20, 7.0), (30, 7.0), (40, 8.0)):
@@ -334,7 +332,7 @@ def test_without_the_cluster_nothing_is_lost(api: ClusterApi) -> None:
     assert re.search("TrainingRun cartpole-a1b2c3-000 .*deleted", gone.reason)
 
 
-def test_values_that_do_not_fit_together_make_no_object(api: ClusterApi) -> None:
+def test_creates_no_object_for_an_invalid_combination_of_values(api: ClusterApi) -> None:
     runs, trial = runs_on(api, Lines()), Trial(0, {"replay.min_size": 4000, "replay.capacity": 5000})
     runs.start(trial)
     progress = runs.progress(trial)
@@ -378,7 +376,7 @@ class Solving(Controller):
                 each["status"] |= {"state": "Solved", "startedAt": "2025-12-31T00:00:00Z"}
 
 
-def test_seconds_on_the_cluster_are_those_of_the_learner(api: ClusterApi, tmp_path: Path) -> None:
+def test_takes_the_seconds_of_a_run_from_the_learner(api: ClusterApi, tmp_path: Path) -> None:
     study = study_in(tmp_path, space=SPACE, objective=Objective.SECONDS)
     sweep(study, runs_on(api, controller := Solving(api)), controller, 2)
     assert [result.value for result in study.results()] == [100.0, 100.0]

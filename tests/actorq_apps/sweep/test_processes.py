@@ -1,4 +1,4 @@
-"""Runs of trials on this machine: what is read from their folders, and what starts no process."""
+"""Runs of trials on this machine: what is read from their folders, and which trials start no process."""
 
 import queue
 import re
@@ -44,7 +44,7 @@ def test_a_finished_run_stays_as_it_is_and_ends_with_the_evaluation_that_solved_
     assert not list((runs.run(TRIAL).root.parents[1] / "configs").iterdir())
 
 
-def test_values_that_do_not_fit_together_fail_without_a_process(runs: Processes) -> None:
+def test_an_invalid_combination_of_values_fails_without_a_process(runs: Processes) -> None:
     trial = Trial(0, {"replay.min_size": 4000, "replay.capacity": 5000})
     runs.start(trial)
     progress = runs.progress(trial)
@@ -53,7 +53,7 @@ def test_values_that_do_not_fit_together_fail_without_a_process(runs: Processes)
     assert not runs.run(trial).root.exists()
 
 
-def test_the_best_policy_is_one_that_the_gate_let_pass(runs: Processes, tmp_path: Path) -> None:
+def test_exports_only_a_policy_that_passed_the_gate(runs: Processes, tmp_path: Path) -> None:
     ruined = checkpoint(
         DEEP,
         1,
@@ -68,7 +68,7 @@ def test_the_best_policy_is_one_that_the_gate_let_pass(runs: Processes, tmp_path
     (best / "notes").mkdir()
     assert runs.keep_best(TRIAL, best).endswith(str(best / "policy.onnx"))
     assert load_policy(best / "policy.onnx").scheme == "fp32"
-    # A folder or file of the user stays.
+    # A user's folder or file stays.
     assert {path.name for path in best.iterdir()} == {"config.yaml", "notes", "policy.json", "policy.onnx"}
 
 

@@ -1,4 +1,4 @@
-"""What a sweep shows and writes: table, lines, JSON, CSV and plot."""
+"""The output of a sweep: table, lines, JSON, CSV and plot."""
 
 import csv
 import io
@@ -71,7 +71,7 @@ def test_the_table_shows_the_progress_of_running_trials() -> None:
     assert second == ["1", "running", "4.00", "400", "1.5", "0.5", "false"]
 
 
-def test_elsewhere_than_on_a_terminal_each_evaluation_is_a_plain_line() -> None:
+def test_prints_a_plain_line_per_evaluation_outside_a_terminal() -> None:
     file = io.StringIO()
     view = SweepView(Console(file=file), trials=3, live=None)
     for progress in (Progress(), Progress(((400, 4.0),), 400, 1.5), Progress(((400, 4.0),), 400, 2.0)):

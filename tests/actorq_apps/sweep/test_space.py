@@ -1,4 +1,4 @@
-"""Search spaces: ranges and values become proposals, and a mistake gets one line that names the setting."""
+"""Search spaces: ranges and values become proposals. A mistake gives one line that names the setting."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,12 +30,12 @@ def config_of(changes: Mapping[str, Any]) -> RunConfig:
         ("dqn.double=true|false", CategoricalDistribution(("true", "false"))),
     ],
 )
-def test_a_range_is_read_as_the_setting_has_it(text: str, expected: object) -> None:
+def test_reads_a_range_with_the_type_of_its_setting(text: str, expected: object) -> None:
     (found,) = read_space((text,), None).distributions().values()
     assert found == expected
 
 
-def test_a_file_has_the_same_and_lists(tmp_path: Path) -> None:
+def test_a_file_supports_the_same_ranges_and_lists(tmp_path: Path) -> None:
     file = tmp_path / "space.yaml"
     file.write_text(
         "dqn.learning_rate: {type: log, low: 1e-4, high: 1e-2}\n"

@@ -1,4 +1,4 @@
-"""Sweeps over staged runs: proposals, pruning, resumption, failures."""
+"""Sweeps with simulated runs: proposals, pruning, resumption, failures."""
 
 import queue
 import signal
@@ -53,7 +53,7 @@ def test_the_same_seed_gives_the_same_proposals(tmp_path: Path, sampler: str) ->
     assert len({str(each) for each in found[0]}) == 14
 
 
-def test_a_killed_sweep_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+def test_a_killed_sweep_continues_with_the_same_proposals(tmp_path: Path) -> None:
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
     whole = study_in(tmp_path / "whole", pruner="median")
@@ -70,12 +70,12 @@ def test_a_killed_sweep_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> No
     sweep(study, runs, trials=14)
     assert proposals(study) == proposals(whole)
     assert [result.state for result in study.results()] == [result.state for result in whole.results()]
-    # Each killed process began again with the trial that the one before had left.
+    # Each killed process began with the trial that the previous process left unfinished.
     assert sorted({*started, *runs.started}) == list(range(14))
     assert len(started) + len(runs.started) == 14 + 5
 
 
-def test_a_proposal_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
+def test_repeats_a_proposal_that_was_written_incompletely(tmp_path: Path) -> None:
     whole = [study_in(tmp_path).ask().params for _ in range(3)]
     journal = tmp_path / "journal.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
@@ -116,7 +116,7 @@ def test_bad_runs_end_early_and_good_ones_do_not(tmp_path: Path, pruner: str) ->
         assert result.steps < BUDGET or result.state is STATES.COMPLETE
 
 
-def test_a_sweep_that_is_killed_as_it_prunes_ends_the_run_later_and_does_not_make_it_again(tmp_path: Path) -> None:
+def test_a_sweep_killed_while_pruning_ends_the_run_later(tmp_path: Path) -> None:
     class Killed(StagedRuns):
         def prune(self, trial: Trial) -> None:
             raise KeyboardInterrupt
@@ -131,7 +131,7 @@ def test_a_sweep_that_is_killed_as_it_prunes_ends_the_run_later_and_does_not_mak
     assert (runs.pruned, runs.started) == ([pruned], [])
 
 
-def test_at_most_so_many_runs_at_a_time(tmp_path: Path) -> None:
+def test_jobs_limits_the_number_of_running_trials(tmp_path: Path) -> None:
     runs = StagedRuns()
     study = study_in(tmp_path, several=True)
     sweep(study, runs, trials=10, jobs=3)
@@ -173,7 +173,7 @@ def test_a_grid_makes_each_cell_once(tmp_path: Path) -> None:
     assert sorted(map(str, cells)) == sorted(str((rate, n)) for rate in ("0.001", "0.002", "0.003") for n in (1, 2))
 
 
-def test_a_failed_trial_is_told_and_the_sweep_goes_on(tmp_path: Path) -> None:
+def test_reports_a_failed_trial_and_continues_the_sweep(tmp_path: Path) -> None:
     study = study_in(tmp_path)
     lines = sweep(study, StagedRuns(ends=lambda t: RunEnd.FAILED if t.number == 1 else RunEnd.SOLVED), trials=4)
     assert any(line.startswith("trial 1 ") and line.endswith(": the staged fault") for line in lines)
@@ -200,7 +200,7 @@ def test_the_same_command_tries_again_after_the_cause_of_all_failures_is_gone(tm
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf")])
-def test_a_return_that_is_no_number_fails_its_trial(tmp_path: Path, score: float) -> None:
+def test_a_return_that_is_not_a_number_fails_its_trial(tmp_path: Path, score: float) -> None:
     study = study_in(tmp_path)
     sweep(study, StagedRuns(curve=lambda trial: score if trial.number == 0 else 1.0), trials=3)
     first, *others = study.results()
@@ -209,7 +209,7 @@ def test_a_return_that_is_no_number_fails_its_trial(tmp_path: Path, score: float
     assert {result.state for result in others} == {STATES.COMPLETE}
 
 
-def test_a_signal_ends_the_runs_so_that_they_can_go_on(tmp_path: Path) -> None:
+def test_a_signal_ends_the_runs_resumably(tmp_path: Path) -> None:
     events: Events = queue.SimpleQueue()
     events.put(SignalReceived(signal.SIGTERM))
     runs = StagedRuns()

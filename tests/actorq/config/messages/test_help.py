@@ -44,7 +44,7 @@ def test_an_unknown_environment_decides_the_algorithm_later(capsys: pytest.Captu
     assert default_of(help_of(capsys, "--help", "--environment", "Own-v0"), "--algorithm") == "by the environment"
 
 
-def test_the_help_with_wrong_settings_has_the_usual_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shows_the_usual_defaults_if_settings_are_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     shown = help_of(capsys, "--help", "--preset", "fast", "--environment", "LunarLander-v3", "--unknown")
     assert "defaults below are for dqn on CartPole-v1." in shown
 
@@ -60,11 +60,11 @@ def test_the_help_hides_what_the_algorithm_ignores(capsys: pytest.CaptureFixture
     assert "--dqn." not in full
 
 
-def test_the_full_help_without_an_algorithm_has_the_settings_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_full_help_without_an_algorithm_lists_the_settings_of_all(capsys: pytest.CaptureFixture[str]) -> None:
     shown = help_of(capsys, "--help-all", "--environment", "Pendulum-v1")
     for leaf in settings.leaves(RunConfig):
         assert f"{leaf.flag} " in shown or f"{leaf.flag}," in shown
-    # Of another algorithm on the same environment.
+    # A setting of another algorithm on the same environment.
     assert default_of(shown, "--td3.learning-rate") == "0.001"
 
 

@@ -13,7 +13,7 @@ FLAGS = [leaf.flag for leaf in LEAVES]
 
 
 @pytest.mark.parametrize("synonym", SYNONYMS)
-def test_each_synonym_means_a_setting_and_is_none_itself(synonym: str) -> None:
+def test_each_synonym_refers_to_a_setting_and_is_no_setting(synonym: str) -> None:
     assert not [name for name in NAMES if name.rpartition(".")[2] == synonym]
     for meaning in SYNONYMS[synonym]:
         assert [name for name in NAMES if f".{name}".endswith(f".{meaning}")], meaning
@@ -55,7 +55,7 @@ def test_a_name_of_another_library_suggests_the_setting(name: str, meant: str) -
         ("--dqn.lr", "--dqn.", "--dqn.learning-rate"),
     ],
 )
-def test_a_flag_of_another_library_suggests_that_of_the_algorithm(flag: str, preferred: str, meant: str) -> None:
+def test_a_flag_of_another_library_suggests_the_algorithms_flag(flag: str, preferred: str, meant: str) -> None:
     assert suggestion(flag, FLAGS, preferred) == f"; did you mean {meant!r}?"
 
 

@@ -11,7 +11,7 @@ from actorq.arithmetic import arithmetic
 from actorq_apps.cli.main import main
 
 
-def test_it_prints_the_versions_the_processor_and_the_int8_encoding(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_versions_processor_and_int8_encoding(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info"]) == 0
     lines = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
     assert lines["actorq"] == __version__
@@ -21,7 +21,7 @@ def test_it_prints_the_versions_the_processor_and_the_int8_encoding(capsys: pyte
     assert lines["processor"].strip()
 
 
-def test_json_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_same_facts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["packages"]["grpcio"] == version("grpcio")
@@ -39,6 +39,6 @@ def test_settings_are_named_without_their_values(
 
 
 @pytest.mark.parametrize("spelling", ["version", "--version", "-V"])
-def test_the_version_has_a_command_too(capsys: pytest.CaptureFixture[str], spelling: str) -> None:
+def test_the_version_command_prints_the_version(capsys: pytest.CaptureFixture[str], spelling: str) -> None:
     assert main([spelling]) == 0
     assert capsys.readouterr().out == f"actorq {__version__}\n"

@@ -9,7 +9,7 @@ CLOSED = "127.0.0.1:1"
 DEADLINE_S = 30.0
 
 
-def test_a_learner_that_cannot_be_reached_wakes_nobody() -> None:
+def test_an_unreachable_learner_does_not_wake_the_operator() -> None:
     woken = threading.Event()
     watch = RunWatch(CLOSED, None, woken.set)
     for thread in threading.enumerate():
@@ -17,5 +17,5 @@ def test_a_learner_that_cannot_be_reached_wakes_nobody() -> None:
             thread.join(DEADLINE_S)
     assert watch.ended
     assert watch.newest is None
-    # The next look at the run would start the next watch, and so on without a pause.
+    # The next reconciliation would start another watch, and so on without a pause.
     assert not woken.is_set()

@@ -1,4 +1,4 @@
-"""What the operator has seen of a run becomes one reason."""
+"""The operator's observations of a run become one reason."""
 
 from typing import Any
 
@@ -98,12 +98,12 @@ def test_the_reason_of_ready_names_the_fault(seen: Object, reason: str) -> None:
     assert ready["status"] == str(reason == "Running")
 
 
-def test_a_learner_that_another_one_has_replaced_leaves_an_interrupted_run_with_the_reason() -> None:
+def test_a_replaced_learner_leaves_an_interrupted_run_with_the_reason() -> None:
     trained = new_status(observed_run(live=run_status(environment_steps=700, actors=ACTING)), None)
     seen = observed_run(trained, pods=[pod("a", "learner", crash_loop(2, restarts=3))])
     after = new_status(seen, find_fault(seen))
     assert after["state"] == "Interrupted"
-    # What a log says may be secret.
+    # The content of a log may be secret.
     assert "`kubectl logs -n lab a -c service --previous`" in after["reason"]
     (failed,) = [each for each in after["conditions"] if each["type"] == "Failed"]
     assert failed["status"] == "False"
@@ -116,7 +116,7 @@ def test_a_quota_that_keeps_pods_away_is_named() -> None:
     assert "exceeded quota: small" in ready["message"]
 
 
-def test_a_learner_that_mostly_waits_is_starved_and_still_trains() -> None:
+def test_a_learner_that_mostly_waits_is_starved_but_training() -> None:
     earlier = run_status(elapsed_s=10.0, starved_s=1.0, actors=ACTING)
     starved = run_status(elapsed_s=20.0, starved_s=10.5, actors=ACTING)
     training = conditions(observed_run(live=starved, earlier=earlier))["Training"]
@@ -155,7 +155,7 @@ def test_the_events_of_one_change_have_the_same_names_each_time() -> None:
 
 
 @pytest.mark.parametrize("exported", ["s3://policies/alpha/policy.onnx", ""])
-def test_the_end_of_a_run_tells_where_its_best_policy_is(exported: str) -> None:
+def test_the_end_of_a_run_reports_where_its_best_policy_is(exported: str) -> None:
     before = new_status(observed_run(live=run_status(policy_version=1, actors=ACTING)), None)
     spec = {"policyExport": {"url": "s3://policies/alpha"}}
     seen = observed_run(
@@ -166,19 +166,19 @@ def test_the_end_of_a_run_tells_where_its_best_policy_is(exported: str) -> None:
     told = {each["reason"]: each["message"] for each in new_events(seen, after, None)}
     assert list(told) == ["Solved", "PolicyExported" if exported else "PolicyNotExported"]
     assert exported in told[list(told)[1]]
-    # Later looks, without the learner, keep the address.
+    # Later reconciliations without the learner keep the address.
     assert new_status(observed_run(after, spec), None).get("policy", "") == exported
 
 
 def kstatus(status: Object) -> str:
-    """What kstatus, and with it Flux and Helm, says of an object with this status."""
+    """The status that kstatus, and with it Flux and Helm, reads from this object."""
     found = {each["type"]: each["status"] for each in status["conditions"]}
     if found.get("Stalled") == "True":
         return "Failed"
     return "Current" if found.get("Ready", "True") == "True" else "InProgress"
 
 
-def test_tools_that_apply_objects_wait_for_no_run_for_ever() -> None:
+def test_kstatus_tools_never_wait_forever_for_a_run() -> None:
     begun = observed_run(live=run_status(elapsed_s=1.0))
     assert kstatus(new_status(begun, None)) == "InProgress"
     assert kstatus(new_status(observed_run(live=run_status(actors=ACTING)), None)) == "Current"
@@ -191,7 +191,7 @@ def test_tools_that_apply_objects_wait_for_no_run_for_ever() -> None:
     assert kstatus(new_status(over, Fault("spec", "changed", reason="Immutable"))) == "InProgress"
 
 
-def test_a_run_has_started_when_its_learner_says_so() -> None:
+def test_takes_the_start_of_a_run_from_its_learner() -> None:
     seen = observed_run(live=run_status(elapsed_s=100.0))
     assert new_status(seen, None)["startedAt"] == timestamp(seen.now - 100.0)
 

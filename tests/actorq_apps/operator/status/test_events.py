@@ -19,7 +19,7 @@ def image(subject: str, text: str = "cannot pull image x:1") -> Fault:
 
 
 class Story:
-    """The events of a run, by name, as looks follow each other. What is there under a name is not told again."""
+    """The events of a run, by name, over successive reconciliations. An existing name is not created again."""
 
     def __init__(self) -> None:
         self.told: dict[str, str] = {}
@@ -27,7 +27,7 @@ class Story:
         self._status: Object = {}
 
     def observe(self, fault: Fault | None, seconds: float = 5.0) -> None:
-        """A look at a run with this fault, or at one that works."""
+        """Reconcile a run with this fault, or a healthy run."""
         self.now += seconds
         metadata = {"name": "tiny", "namespace": "lab", "uid": "u", "generation": 1}
         resource = {"metadata": metadata, "spec": {}, "status": self._status}
@@ -51,7 +51,7 @@ def story() -> Story:
     return found
 
 
-def test_a_second_fault_with_the_same_reason_is_told(story: Story) -> None:
+def test_reports_a_second_fault_with_the_same_reason(story: Story) -> None:
     story.observe(image("pod tiny-actor-abc"))
     story.observe(image("pod tiny-learner-0"))
     assert story.faults == ["pod tiny-actor-abc cannot pull image x:1", "pod tiny-learner-0 cannot pull image x:1"]
@@ -59,14 +59,14 @@ def test_a_second_fault_with_the_same_reason_is_told(story: Story) -> None:
     assert len(story.faults) == 3
 
 
-def test_the_same_fault_of_another_actor_or_with_other_numbers_is_told_once(story: Story) -> None:
+def test_reports_a_fault_of_several_actors_once(story: Story) -> None:
     for restarts, name in enumerate(["tiny-actor-abc", "tiny-actor-def", "tiny-actor-abc"]):
         story.observe(Fault(f"pod {name}", f"is crash looping ({restarts} restarts)", reason="CrashLoop"))
         story.observe(None)
     assert len(story.faults) == 1
 
 
-def test_a_fault_that_comes_back_is_told_again_after_ten_minutes_of_work(story: Story) -> None:
+def test_reports_a_returning_fault_again_after_ten_minutes_of_work(story: Story) -> None:
     story.observe(image("pod tiny-learner-0"))
     story.observe(None)
     story.observe(image("pod tiny-learner-0"), 500)
@@ -76,7 +76,7 @@ def test_a_fault_that_comes_back_is_told_again_after_ten_minutes_of_work(story: 
     assert len(story.faults) == 2
 
 
-def test_a_run_that_is_over_at_once_tells_that_it_has_trained() -> None:
+def test_a_very_short_run_still_reports_that_it_trained() -> None:
     resource = {"metadata": {"name": "tiny", "namespace": "lab", "uid": "u"}, "spec": {}, "status": {}}
     seen = ObservedRun(resource, NOW, live=run_status(state=RunState.SOLVED, elapsed_s=3.0))
     told = [(each["reason"], each["message"]) for each in new_events(seen, new_status(seen, None), None)]
