@@ -129,7 +129,7 @@ def test_the_first_signal_after_the_parents_end_does_not_cut_the_drain_short(sma
     small.hear("draining")
     small.hear("alone")
     small.signal(signal.SIGTERM)
-    small.read_log("SIGTERM", "goes on")
+    small.read_log("SIGTERM", "continues")
     small.signal(signal.SIGUSR1)
     assert small.end()[0] == 0
 
@@ -176,7 +176,7 @@ def test_a_parent_that_goes_after_its_signal_does_not_cut_the_drain_short(small:
     small.signal(signal.SIGTERM)
     small.hear("draining")
     small.lose_parent()
-    small.read_log("parent", "goes on")
+    small.read_log("parent", "continues")
     small.hear("alone")
     small.signal(signal.SIGUSR1)
     assert small.end()[0] == 0
