@@ -42,10 +42,10 @@ def open_session(model: bytes, arena: bool = True, without: Sequence[str] = ()) 
 def signature_of_session(session: Session) -> Signature:
     """The signature in a model's metadata, or inferred from its names. Raises InvalidInputError if it does not fit."""
     inputs, outputs = ([each.name for each in each] for each in (session.get_inputs(), session.get_outputs()))
-    told = session.get_modelmeta().custom_metadata_map.get(METADATA)
-    if told is None:
+    text = session.get_modelmeta().custom_metadata_map.get(METADATA)
+    if text is None:
         return signature_of(inputs, outputs)
-    found = Signature.from_text(told)
+    found = Signature.from_text(text)
     for have, ports in ((inputs, found.inputs), (outputs, found.outputs)):
         if missing := {port.name for port in ports} - set(have):
             raise InvalidInputError(f"signature: the model has no {', '.join(sorted(missing))}")

@@ -238,8 +238,8 @@ class EnvironmentSpec:
         """The actions in words."""
         parts = f", {self.action_parts}" if self.action_parts else ""
         if self.has_parts:
-            beside = f" and a vector of {self.components}" if self.components else ""
-            return f"{len(self.sizes)} discrete parts of {', '.join(map(str, self.sizes))}{beside}{parts}"
+            continuous = f" and a vector of {self.components}" if self.components else ""
+            return f"{len(self.sizes)} discrete parts of {', '.join(map(str, self.sizes))}{continuous}{parts}"
         if self.sizes:
             return f"discrete, {self.sizes[0]}{parts}"
         low, high = self.actions.bounds()

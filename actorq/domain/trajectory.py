@@ -151,9 +151,9 @@ class Segment:
 
     def _check_actions(self, spec: EnvironmentSpec) -> None:
         """Raise InvalidInputError for actions or logarithms that no correct actor sends."""
-        told = self.columns.get(LOG_PROBABILITIES)
+        logarithms = self.columns.get(LOG_PROBABILITIES)
         if not spec.sizes:
-            if told is None:
+            if logarithms is None:
                 self._check_bounds(spec.actions)
             return
         if spec.has_parts:
@@ -164,7 +164,7 @@ class Segment:
         if not fits:
             sizes = " and ".join(f"[0, {size})" for size in spec.sizes[:_SHOWN_PARTS])
             raise InvalidInputError(f"segment: actions must be in {sizes}")
-        if told is not None and not spec.components and (largest := float(told.max())) > 0:
+        if logarithms is not None and not spec.components and (largest := float(logarithms.max())) > 0:
             raise InvalidInputError(
                 f"segment: {LOG_PROBABILITIES} of discrete actions must be at most 0, got {largest:g}"
             )

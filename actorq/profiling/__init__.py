@@ -92,11 +92,11 @@ class Folder:
 
     def graph(self) -> tuple[PolicyGraph, dict[str, NDArray[Any]]]:
         """The graph and tensors of `write_graph`."""
-        told = self.read("graph")
+        written = self.read("graph")
         model = (self.path / "graph.onnx").read_bytes()
         with np.load(self.path / "tensors.npz") as file:
             tensors = {name: file[name] for name in file.files}
-        return PolicyGraph(model, Signature.from_text(told["signature"])), tensors
+        return PolicyGraph(model, Signature.from_text(written["signature"])), tensors
 
     def write_policy(self, policy: Policy) -> None:
         """Write an emitted policy under its scheme."""

@@ -73,15 +73,15 @@ class Graph:
         _check_valid(model)
         _check_opset(model)
         values = {value.name: value for value in model.graph.input}
-        told, given = ([port.name for port in ports] for ports in (source.signature.inputs, source.signature.outputs))
-        if list(values)[: len(told)] != told:
+        named, given = ([port.name for port in ports] for ports in (source.signature.inputs, source.signature.outputs))
+        if list(values)[: len(named)] != named:
             raise InvalidInputError(
-                f"graph: expected the data inputs {told} first among its inputs, got {list(values)[: len(told) + 1]}; "
-                "name every data input, in the graph's order"
+                f"graph: expected the data inputs {named} first among its inputs, got "
+                f"{list(values)[: len(named) + 1]}; name every data input, in the graph's order"
             )
         if missing := set(given) - {value.name for value in model.graph.output}:
             raise InvalidInputError(f"graph: expected the outputs {given} of its signature, without {sorted(missing)}")
-        inputs = {name: _input_spec(values[name]) for name in told}
+        inputs = {name: _input_spec(values[name]) for name in named}
         parameters = {name: _parameter_shape(value) for name, value in values.items() if name not in inputs}
         _check_sizes(model, inputs, parameters)
         if not parameters:
@@ -128,9 +128,9 @@ class Graph:
     @cached_property
     def outputs(self) -> tuple[str, ...]:
         """The outputs that depend on data inputs, each batch first. Other outputs are constants, such as a version."""
-        told = self.signature.outputs
+        ports = self.signature.outputs
         reached = _acting_outputs(self.model, self.inputs)
-        return tuple(port.name for port in told if port is told[0] or port.name in reached)
+        return tuple(port.name for port in ports if port is ports[0] or port.name in reached)
 
     @property
     def signature(self) -> Signature:

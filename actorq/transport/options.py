@@ -132,7 +132,7 @@ class Certificates:
             return replace(read, uris=uris) if is_whole else cls.load(directory, readable_key)
         except ssl.SSLCertVerificationError as error:
             raise UserError(
-                f"certificates: no peer would accept {directory / 'tls.crt'} with the authority in ca.crt beside it "
+                f"certificates: no peer would accept {directory / 'tls.crt'} with the authority in its ca.crt "
                 f"({error.verify_message}); make new certificates, or set this machine's clock"
             ) from None
         except ssl.SSLError as error:

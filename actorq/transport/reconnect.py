@@ -66,7 +66,7 @@ def keep_connected(
     failures = 0
     away_since = 0.0
     worked = known = False
-    told: dict[int, tuple[str, float]] = {}
+    logged: dict[int, tuple[str, float]] = {}
 
     def connected() -> None:
         nonlocal failures, worked, known
@@ -88,8 +88,8 @@ def keep_connected(
             patience = _AWAY_S if known else _STARTING_S
             is_patient = isinstance(error.__cause__, grpc.RpcError) and now - away_since < patience
             level, worked = logging.INFO if worked or is_patient else logging.WARNING, False
-            text, when = told.get(level, ("", 0.0))
+            text, when = logged.get(level, ("", 0.0))
             if not stop.is_set() and (text != str(error) or now - when >= _QUIET_S):
                 _log.log(level, "%s; trying again, at least every %.1f s", error, backoff.maximum_s)
-                told[level] = (str(error), now)
+                logged[level] = (str(error), now)
             stop.wait(delay)

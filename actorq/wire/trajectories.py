@@ -67,8 +67,8 @@ def _environment(observations: ArraySpec, leaves: tuple[Leaf, ...], **fields: An
     spec = EnvironmentSpec(observations=replace(observations, leaves=leaves), **fields)
     sizes, kind, shape = spec.sizes, np.dtype(spec.actions.dtype).kind, spec.actions.shape
     if sizes:
-        beside = len(shape) == 1 and kind == "f" and shape[0] >= len(sizes)
-        fits = beside or (kind in "iu" and shape == ((len(sizes),) if shape else ()) and (shape or len(sizes) == 1))
+        mixed = len(shape) == 1 and kind == "f" and shape[0] >= len(sizes)
+        fits = mixed or (kind in "iu" and shape == ((len(sizes),) if shape else ()) and (shape or len(sizes) == 1))
         if not fits or min(sizes) < 1 or sum(sizes) > limits.MAX_DISCRETE_ACTIONS:
             raise InvalidInputError(
                 f"environment.sizes: {len(sizes)} parts of {sum(sizes)} values in all do not fit actions "

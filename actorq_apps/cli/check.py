@@ -60,10 +60,10 @@ def run(arguments: Sequence[str]) -> int:
 
     with sigterm_as_exit():
         config, spec = fit_algorithm(config, sources, may_choose=True, describe=describe)
-    told: list[str] = []
-    config = fit_environments(config, spec, told.append)
-    told += about_wrappers(config.environment_arguments)
-    warnings = [*told, *warnings_of(spec, found[0], config)]
+    notes: list[str] = []
+    config = fit_environments(config, spec, notes.append)
+    notes += about_wrappers(config.environment_arguments)
+    warnings = [*notes, *warnings_of(spec, found[0], config)]
     if namespace.json:
         content = {"spec": spec.to_json(), "algorithm": config.algorithm, "figures": found[0], "warnings": warnings}
         print(json.dumps(content, indent=1))

@@ -150,10 +150,10 @@ def _status(arguments: Sequence[str]) -> None:
     pods = access.some_pods(cluster)
     views = [diagnosis.view(pod) for pod in pods]
     name = run_of(pods[0])
-    status, told = _ask(cluster, views, certificates)
+    status, line = _ask(cluster, views, certificates)
     print(f"run {name}".rstrip() + f" in namespace {cluster.namespace}")
     print(table(views, status))
-    print(told)
+    print(line)
     for pod in pods:
         if fault := diagnosis.pod_fault(pod, float("inf")):
             print(fault.line())

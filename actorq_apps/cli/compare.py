@@ -186,8 +186,8 @@ def _lines(comparison: Comparison) -> list[str]:
     for side in comparison.sides:
         for each in comparison.ratios(side):
             values = {"throughput": each.throughput, "time to target": each.time_to_target, "energy": each.energy}
-            told = ", ".join(f"{name} {ratio_text(value)}" for name, value in values.items() if value)
-            lines.append(f"{side.variant.name} against {each.baseline}: {told}")
+            ratios = ", ".join(f"{name} {ratio_text(value)}" for name, value in values.items() if value)
+            lines.append(f"{side.variant.name} against {each.baseline}: {ratios}")
         spreads = {name: side.spread(value) for name, value, _ in ON_POLICY}
         if found := ", ".join(f"{name} {spread.mean:.2g}" for name, spread in spreads.items() if spread):
             lines.append(f"{side.variant.name}: {found}")

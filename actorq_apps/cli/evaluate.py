@@ -130,8 +130,8 @@ def _print_episodes(directory: RunDirectory, config: RunConfig, request: Evaluat
                 print(f"{gone}: this is {item.version}, {which}", flush=True)
             else:
                 episode = f"episode {next(numbers):>{width}}/{request.episodes}"
-                told = f"return {return_text(item.episode_return)}  {item.length:,} steps{_SUCCESS[item.success]}"
-                print(f"{episode}  {told}", flush=True)
+                figures = f"return {return_text(item.episode_return)}  {item.length:,} steps{_SUCCESS[item.success]}"
+                print(f"{episode}  {figures}", flush=True)
 
 
 def _print_result(result: EvaluationResult) -> None:

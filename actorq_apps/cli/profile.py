@@ -186,7 +186,7 @@ def _print_settings(
 def _report(
     figures: Figures, every: Sequence[Outlook], best: Outlook, cores: int, watts: float | None
 ) -> dict[str, Any]:
-    def told(outlook: Outlook) -> dict[str, Any]:
+    def as_json(outlook: Outlook) -> dict[str, Any]:
         values: dict[str, Any] = {
             "scheme": outlook.scheme,
             "environments_per_actor": outlook.environments,
@@ -207,7 +207,7 @@ def _report(
         "watts_per_core": watts,
         "measured": figures.to_json(),
         "dropped": figures.dropped,
-        "predictions": [told(each) for each in every],
+        "predictions": [as_json(each) for each in every],
         "settings": settings,
         "pods": asdict(pods(best)),
     }

@@ -78,10 +78,10 @@ def delete(cluster: Cluster, delete_volume: bool, say: Callable[[str], None]) ->
     volumes = {name_of(each) for each in found if each["kind"] == VOLUME}
     # If a TrainingRun has the same name, the labeled pods belong to it.
     labels = {"", *runs} - set(training_runs)
-    told = ""
+    shown = ""
     while left := _left(cluster, runs[0], labels, volumes):
-        if left != told:
-            told = left
+        if left != shown:
+            shown = left
             say(f"waiting for {left} to end")
         cluster.await_pod_change(ACTORQ, _CHANGE_S)
     return runs[0]

@@ -103,8 +103,8 @@ def _curves(
     for axes, cell in shown:
         for side in comparison.cell(cell):
             points = [[(x_of(point), y_of(point)) for point in run.curve] for run in side.runs]
-            told = [[(x, y) for x, y in curve if y is not None] for curve in points]
-            curves = [curve for curve in told if curve]
+            known = [[(x, y) for x, y in curve if y is not None] for curve in points]
+            curves = [curve for curve in known if curve]
             if (found := band(curves)) is None:
                 continue
             color = colors[side.variant.scheme]

@@ -118,13 +118,13 @@ def _lead(comparison: Comparison) -> list[str]:
     lines = []
     for side in comparison.sides:
         for found in comparison.ratios(side):
-            told = [
+            ratios = [
                 f"{ratio.value:.2f} times the {what}{_doubt(ratio)}"
                 for what, ratio in (("throughput", found.throughput), ("speed to the target", found.time_to_target))
                 if ratio is not None
             ]
             lines.append(
-                f"<li><b>{escape(side.variant.name)}</b> against {_named(found.baseline)}: {', '.join(told)}</li>"
+                f"<li><b>{escape(side.variant.name)}</b> against {_named(found.baseline)}: {', '.join(ratios)}</li>"
             )
     return [f'<ul class="lead">{"".join(lines)}</ul>'] if lines else []
 
@@ -265,7 +265,7 @@ def _runs(comparison: Comparison, link: Callable[[ScheduledRun], str]) -> str:
         for run in side.runs
     ]
     heads = ["variant", "seed", "ended", *(name for name, _, _ in columns)]
-    return _table(heads, rows, "Links lead to the folders of the runs, where they are beside this page.")
+    return _table(heads, rows, "Links lead to the folders of the runs, if these are next to this page.")
 
 
 def _picture(name: str, files_of: Mapping[str, Path]) -> str:

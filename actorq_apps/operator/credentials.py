@@ -42,4 +42,4 @@ def _fault(run: TrainingRun, name: str, labels: Object | None, where: str) -> Fa
     if labels.get(SECRET_LABEL) == "true":
         return None
     command = f"kubectl label -n {run.namespace} secret {name} {SECRET_LABEL}=true"
-    return Fault(f"Secret {name}", f"is not for runs: whoever owns it allows it with `{command}`", reason="NoSecret")
+    return Fault(f"Secret {name}", f"is not labeled for runs: its owner allows it with `{command}`", reason="NoSecret")

@@ -131,20 +131,20 @@ class _Services:
     """The processes and their messages: statuses of the learner, and exits."""
 
     children: Mapping[str, Child]
-    told: "queue.SimpleQueue[RunStatus | ChildExited]"
+    messages: "queue.SimpleQueue[RunStatus | ChildExited]"
 
     def wait_for(self, wanted: Callable[[RunStatus], bool]) -> Counters:
         """The counters of the first status that `wanted` accepts. Raises ActorQError when a process ends before."""
         asked = time.monotonic()
         while True:
             try:
-                told = self.told.get(timeout=max(0.0, asked + _PATIENCE_S - time.monotonic()))
+                message = self.messages.get(timeout=max(0.0, asked + _PATIENCE_S - time.monotonic()))
             except queue.Empty:
                 raise ActorQError(f"the services made no progress within {_PATIENCE_S:g} s") from None
-            if isinstance(told, ChildExited):
-                raise self.children[told.name].failure(told.code, "while it was measured")
-            if wanted(told):
-                return self._counters(told)
+            if isinstance(message, ChildExited):
+                raise self.children[message.name].failure(message.code, "while it was measured")
+            if wanted(message):
+                return self._counters(message)
 
     def after(self, seconds: float, steps: int = -1) -> Counters:
         """The counters after `seconds` seconds, once more than `steps` transitions are stored."""
@@ -197,14 +197,14 @@ def measure_links(
     path.write_text(settings.to_yaml(short_run(config, actors, steps, rollout_size, frame_stack)), encoding="utf-8")
     with ExitStack() as stack:
         learner, quantizer = stack.enter_context(reserved_addresses(2))
-        told: queue.SimpleQueue[RunStatus | ChildExited] = queue.SimpleQueue()
+        messages: queue.SimpleQueue[RunStatus | ChildExited] = queue.SimpleQueue()
         children: dict[str, Child] = {}
         for name, command in _commands(path, folder, learner, quantizer, actors).items():
-            children[name] = Child(name, command, folder / f"{name}.log", told.put, servers=servers)
+            children[name] = Child(name, command, folder / f"{name}.log", messages.put, servers=servers)
             stack.callback(children[name].end, _END_S)
-        stack.callback(StatusWatch(learner, None, told.put, _STATUS_PERIOD_S).close)
+        stack.callback(StatusWatch(learner, None, messages.put, _STATUS_PERIOD_S).close)
         client = stack.enter_context(LearnerClient(learner))
-        services = _Services(children, told)
+        services = _Services(children, messages)
         services.wait_for(lambda status: status.environment_steps > 0)
         client.pause()
         began = services.after(warm_up_s)

@@ -160,7 +160,7 @@ class ClusterRuns:
                 if (found := self.cluster.get(API_VERSION, KIND, self.name(trial))) is not None:
                     self._suspend(found)
             except ActorQError as error:
-                self.tell(f"{KIND} {self.name(trial)} may go on: {error}")
+                self.tell(f"{KIND} {self.name(trial)} may continue: {error}")
         for trial in self._undeleted.values():
             try:
                 self.cluster.delete(API_VERSION, KIND, self.name(trial))

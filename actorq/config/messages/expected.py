@@ -67,9 +67,9 @@ def expectation(annotation: Any, extras: Sequence[Any] = ()) -> str:
 
 
 def _text(kind: Any, extras: Sequence[Any]) -> str:
-    told = next((extra.text for extra in extras if isinstance(extra, Expected)), None)
-    if told is not None:
-        return told
+    described = next((extra.text for extra in extras if isinstance(extra, Expected)), None)
+    if described is not None:
+        return described
     arguments = typing.get_args(kind)
     match typing.get_origin(kind):
         case typing.Literal:

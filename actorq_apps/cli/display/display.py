@@ -85,7 +85,7 @@ class PlainDisplay(AbstractContextManager["PlainDisplay", None]):
     def __init__(self, view: RunView, file: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._view, self._file, self._clock = view, file, clock
         # The view may have a status before the first line.
-        self._told: RunStatus | None = None
+        self._printed: RunStatus | None = None
         self._started = self._next_line = clock()
 
     def process(self, view: ProcessView) -> None:
@@ -96,9 +96,9 @@ class PlainDisplay(AbstractContextManager["PlainDisplay", None]):
     def status(self, status: RunStatus) -> None:
         """Print the status after a new evaluation, after a change of state, or when the period is over."""
         before = self._view.state
-        for text in news(self._told, status):
+        for text in news(self._printed, status):
             self._line(text)
-        self._told = status
+        self._printed = status
         is_news = self._view.update_status(status) or self._view.state != before
         if is_news or self._clock() >= self._next_line:
             self._next_line = self._clock() + _LINE_PERIOD_S

@@ -21,7 +21,7 @@ class EpisodeHint:
     def __init__(self, observer: Observer, environments: int) -> None:
         self._observer = observer
         self._most_steps = _STEPS * environments
-        self._told = False
+        self._given = False
         # Elapsed seconds when the first policy appeared.
         self._acting_since: float | None = None
 
@@ -34,16 +34,16 @@ class EpisodeHint:
         self._observer.status(status)
         if self._acting_since is None and status.policy_version:
             self._acting_since = status.elapsed_s
-        if self._told:
+        if self._given:
             return
         if not status.episodes and status.environment_steps >= self._most_steps:
-            self._told = True
-            told = f"in {status.environment_steps:,} steps, and evaluations wait for ends"
-            self.event(f"no episode has ended {told}: if they never come, {_REMEDY}")
+            self._given = True
+            facts = f"in {status.environment_steps:,} steps, and evaluations need ended episodes"
+            self.event(f"no episode has ended {facts}: if episodes never end, {_REMEDY}")
         elif status.episodes and status.evaluation is None and self._acted_s(status) >= _SECONDS:
-            self._told = True
-            told = f"in {self._acted_s(status):.0f} s: without random actions an episode may never end"
-            self.event(f"no evaluation has ended {told}; if so, {_REMEDY}")
+            self._given = True
+            facts = f"in {self._acted_s(status):.0f} s: without random actions an episode may never end"
+            self.event(f"no evaluation has ended {facts}; if so, {_REMEDY}")
 
     def _acted_s(self, status: RunStatus) -> float:
         return 0.0 if self._acting_since is None else status.elapsed_s - self._acting_since

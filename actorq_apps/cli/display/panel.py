@@ -120,7 +120,7 @@ def _returns(view: RunView, status: RunStatus, width: int) -> RenderableType:
     The chart shows success rates if a success rate ends the run, and otherwise returns.
     """
     newest = status.evaluation
-    tells = newest is not None and newest.success_rate is not None
+    has_rate = newest is not None and newest.success_rate is not None
     lines = Text.assemble(
         ("evaluation return\n", "dim"),
         (numbers.score(newest), "bold green" if view.state == "solved" else "bold"),
@@ -130,7 +130,7 @@ def _returns(view: RunView, status: RunStatus, width: int) -> RenderableType:
         ("\ntraining return ", "dim"),
         return_text(status.training_return),
     )
-    left, axis = 32 if tells else 24, 10
+    left, axis = 32 if has_rate else 24, 10
     columns = max(10, width - left - axis - 2)
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=left)

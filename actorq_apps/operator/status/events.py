@@ -30,44 +30,44 @@ def new_events(observed: ObservedRun, after: Object, fault: Fault | None) -> lis
     steps = f"at {after.get('environmentSteps', 0):,} environment steps"
     change = (before.get("conditions"), earlier)
     # Kind, reason, message, and a key that distinguishes the event from others with this reason.
-    told: list[tuple[str, str, str, object]] = []
+    events: list[tuple[str, str, str, object]] = []
     if "startedAt" in after and "startedAt" not in before:
         # A short run may be over before its status shows training.
-        told.append(("Normal", "Started", f"the learner began at {after['startedAt']}", ""))
+        events.append(("Normal", "Started", f"the learner began at {after['startedAt']}", ""))
     if after.get("policyVersion") and not before.get("policyVersion"):
-        told.append(("Normal", "FirstPolicy", "the quantizer serves the first policy", ""))
+        events.append(("Normal", "FirstPolicy", "the quantizer serves the first policy", ""))
     if "return" in after and "return" not in before:
         mean_return = return_text(after["return"])
-        told.append(("Normal", "FirstEvaluation", f"mean return {mean_return} in the first evaluation", ""))
+        events.append(("Normal", "FirstEvaluation", f"mean return {mean_return} in the first evaluation", ""))
     if state != earlier and state == FAILED:
-        told.append(("Warning", after["conditions"][0]["reason"], after["conditions"][0]["message"], ""))
+        events.append(("Warning", after["conditions"][0]["reason"], after["conditions"][0]["message"], ""))
     elif state != earlier and state in FINAL:
-        told.append(("Normal", state, f"the run is {state} {steps}", ""))
+        events.append(("Normal", state, f"the run is {state} {steps}", ""))
         if "policyExport" in part(observed.resource, "spec"):
             lost = ("Warning", "PolicyNotExported", "the learner's log says why the policy is not exported", "")
-            told.append(("Normal", "PolicyExported", str(after["policy"]), "") if "policy" in after else lost)
+            events.append(("Normal", "PolicyExported", str(after["policy"]), "") if "policy" in after else lost)
     elif state != earlier and state == SUSPENDED:
-        told.append(("Normal", state, f"the run is {state} {steps}", change))
+        events.append(("Normal", state, f"the run is {state} {steps}", change))
     elif state != earlier and state == INTERRUPTED:
-        told.append(("Warning", state, f"the learner is gone {steps}; the next one continues the run", change))
+        events.append(("Warning", state, f"the learner is gone {steps}; the next one continues the run", change))
     elif state != earlier and earlier in (INTERRUPTED, SUSPENDED) and observed.live is not None:
-        told.append(("Normal", "Resumed", f"the run goes on {steps}", change))
+        events.append(("Normal", "Resumed", f"the run continues {steps}", change))
     ready = after["conditions"][0]
     worked = next((each for each in items(before, "conditions") if each.get("type") == "Ready"), {})
     said, earlier_said = ((each.get("reason"), _shape(str(each.get("message")))) for each in (ready, worked))
     if ready["status"] == "False" and said != earlier_said and ready["reason"] not in _NO_FAULTS:
         # Once for each fault, however often it comes and goes. Again after the run has worked for long.
         key = [_about(observed, fault), _worked_since(observed, worked)]
-        told.append(("Warning", ready["reason"], ready["message"], key))
-    return [_event(observed, *each) for each in told]
+        events.append(("Warning", ready["reason"], ready["message"], key))
+    return [_event(observed, *each) for each in events]
 
 
 def of_another_operator(observed: ObservedRun, home: str) -> Object:
     """The event for a run that the operator in its own namespace manages. home: the namespace of this operator."""
     namespace = observed.resource["metadata"]["namespace"]
     message = (
-        f"the operator in namespace {namespace} looks after this run, and the one in namespace {home} leaves it alone: "
-        "uninstall one of them, if that is not meant"
+        f"the operator in namespace {namespace} manages this run, and the operator in namespace {home} ignores it: "
+        "uninstall one of them if this is not intended"
     )
     return _event(observed, "Warning", "OtherOperator", message, home)
 

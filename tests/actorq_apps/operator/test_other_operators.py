@@ -40,7 +40,7 @@ def test_the_runs_of_a_namespace_with_an_operator_of_its_own_are_left_to_it(
     assert {kind for kind, _ in world.api.there} == {"TrainingRun", "Event", "Lease"}
     assert "status" not in world.api.get("TrainingRun", "tiny")
     assert world.api.reasons() == ["OtherOperator"]
-    (told,) = [each for each in caplog.messages if "looks after" in each]
+    (told,) = [each for each in caplog.messages if "manages this run" in each]
     assert re.match("lab/tiny: .*namespace lab .*namespace actorq-system", told)
 
 
