@@ -178,7 +178,10 @@ def _checked(
     servers: ForkServers | None = None,
     lost: bool = False,
 ) -> tuple[RunConfig, EnvironmentSpec]:
-    """The configuration and the environment, checked against each other. Raises UserError for invalid settings."""
+    """The configuration and the environment, checked against each other. Raises UserError for invalid settings.
+
+    lost: whether the learner restores the run from object storage.
+    """
     _check_packages(config)
     _check_certificates(config.with_certificates(train.certificates) if train.certificates else config)
     if train.actor_module and not is_importable(train.actor_module):

@@ -58,8 +58,11 @@ def _drawn(folder: Path, name: str, theme: str, paint: Callable[[Any], None]) ->
 
 
 @contextmanager
-def picture(file: Path, theme: str, dpi: int) -> "Iterator[Figure]":
-    """An empty figure with the colors of a theme in THEMES, written to a PNG file at the end."""
+def picture(file: Path, theme: str, dpi: int, font_size: float = 9, source: str = "") -> "Iterator[Figure]":
+    """An empty figure with the colors of a theme in THEMES, written to a PNG file at the end.
+
+    font_size: in points. source: text that the file keeps as its source.
+    """
     # Imported here, because all other functions work without it.
     import matplotlib
 

@@ -82,7 +82,7 @@ def fit_goals(config: RunConfig, given: Mapping[str, Any], spec: EnvironmentSpec
 
 
 def check_learner(config: RunConfig, spec: EnvironmentSpec, servers: ForkServers | None = None) -> None:
-    """Raise UserError for a user's algorithm or network, or a device, that the learner cannot use.
+    """Raise UserError for a user's algorithm or network, a device, or a source that the learner cannot use.
 
     Starts a process, because only the learner has torch. Starts none for settings that cannot fail there.
     """

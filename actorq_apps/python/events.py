@@ -8,9 +8,6 @@ from typing import Any
 from actorq.domain.status import RunState, RunStatus
 from actorq.domain.trajectory import Evaluation
 
-# If a reader is slower than the run, the oldest events are dropped.
-_MOST_EVENTS = 1000
-
 
 @dataclass(frozen=True)
 class Result:
@@ -80,25 +77,3 @@ class EndEvent:
 
 
 Event = StatusEvent | EvaluationEvent | NoticeEvent | EndEvent
-
-
-class EventBuffer:
-    """Unread events of a reader: at most 1,000. Of successive statuses only the newest is kept."""
-
-    def __init__(self) -> None:
-        self._events: deque[Event] = deque(maxlen=_MOST_EVENTS)
-        self._changed = Condition()
-
-    def put(self, event: Event) -> None:
-        """Add an event. Never blocks."""
-        with self._changed:
-            if isinstance(event, StatusEvent) and self._events and isinstance(self._events[-1], StatusEvent):
-                self._events.pop()
-            self._events.append(event)
-            self._changed.notify()
-
-    def get(self) -> Event:
-        """Wait for the next event."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._events)
-            return self._events.popleft()
