@@ -30,7 +30,7 @@ from quantizer_service.serving.worker import Worker
 from quantizer_service.store.reader import PolicyReader
 from quantizer_service.store.store import PolicyStore
 
-# What the quantizer reads of the run's settings.
+# The part of the run's settings that the quantizer uses.
 _READS = ("quantizer", "learner.quantization_aware_after", "telemetry.log_format", "transport")
 
 

@@ -24,7 +24,7 @@ def measure(order: Order) -> dict[str, Any]:
     """CPU seconds per version in each scheme, from tensors to the store. Writes each scheme's policy to the folder."""
     graph, tensors = order.folder.graph()
     parameters, calibration = split_tensors(tensors)
-    # The gate's verdict on an untrained policy says nothing about a trained one.
+    # The gate's verdict on an untrained policy is meaningless.
     config = order.config.resolved_quantizer().model_copy(update={"gate": NO_LIMITS})
     store = PolicyStore(order.folder.path / "policies", config.retain_newest, config.retain_best)
     emitter = Emitter(store, config)

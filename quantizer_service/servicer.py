@@ -30,13 +30,13 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
 
     def __init__(self, policies: Quantizer | Relay) -> None:
         self._policies = policies
-        # The policies that are being sent: callers that read slowly share the messages of one policy.
+        # The policies that are being sent. Slow readers share the messages of one policy.
         self._sent: WeakValueDictionary[PolicyDescriptor, EncodedPolicy] = WeakValueDictionary()
 
     def register(self, server: grpc.aio.Server) -> str:
         """Add this servicer to a server. Returns the full name of its service."""
-        # The generated handlers would serialize a policy again for each receiver. These send the bytes unchanged. They
-        # come first, because gRPC takes the first handler of a method.
+        # The generated handlers would serialize a policy again for each receiver. These handlers send the bytes
+        # unchanged. They come first, because gRPC uses the first handler of a method.
         watch = grpc.unary_stream_rpc_method_handler(self.WatchPolicies, quantizer_pb2.WatchPoliciesRequest.FromString)
         get = grpc.unary_stream_rpc_method_handler(self.GetPolicy, quantizer_pb2.GetPolicyRequest.FromString)
         unchanged = grpc.method_handlers_generic_handler(_SERVICE, {"WatchPolicies": watch, "GetPolicy": get})
@@ -49,9 +49,9 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         request_iterator: AsyncIterator[quantizer_pb2.PublishCheckpointsRequest],
         context: grpc.aio.ServicerContext,
     ) -> AsyncIterator[quantizer_pb2.PublishCheckpointsResponse]:
-        """Accept graphs, checkpoints and evaluations of a learner, in the order sent.
+        """Accept a learner's graphs, checkpoints and evaluations in the order of arrival.
 
-        Only one publisher is served. The unfinished submission of one that is replaced is dropped.
+        Only one publisher is served. When another publisher replaces it, its unfinished submission is dropped.
         """
         intake = self._policies.intake()
         assembler = SubmissionAssembler()
@@ -78,17 +78,18 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
     async def WatchPolicies(
         self, request: quantizer_pb2.WatchPoliciesRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[bytes]:
-        """Send the newest policy of a variant, and again whenever there is a newer one."""
+        """Send the newest policy of a variant, and every newer policy after it."""
         wanted = wire.watch_request_from_proto(request)
         with await self._policies.watch(wanted.variant, wanted.version) as watcher:
-            # A cancelled call leaves its generator to the garbage collector. The callback ends the watcher now.
+            # The garbage collector closes the generator of a cancelled call only later. The callback ends the watcher
+            # now.
             context.add_done_callback(lambda _: watcher.close())
-            # Confirms the stream to the watcher, even before there is a policy.
+            # Confirms the stream to the watcher, even if no policy exists yet.
             await context.send_initial_metadata(())
             while (policy := await watcher.next()) is not None:
                 for message in policy.taken(wanted.encodings):
                     yield message
-        # The status OK would mean that no newer policy will ever come.
+        # The status OK would promise that no newer policy will ever come.
         raise UnavailableError("this service is draining or begins another run; watch again later")
 
     async def GetPolicy(
@@ -133,7 +134,7 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
 async def _until(
     ends: Mapping[asyncio.Event, Callable[[], ActorQError]], requests: AsyncIterator[R]
 ) -> AsyncIterator[R]:
-    """Yield requests until their stream ends. Raises an event's error between two requests when the event is set."""
+    """Yield requests until their stream ends. Raises the event's error as soon as the event is set."""
     waits = {asyncio.ensure_future(event.wait()): reason for event, reason in ends.items()}
     read: asyncio.Future[Any] | None = None
     try:

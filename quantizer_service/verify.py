@@ -14,7 +14,7 @@ from actorq.text import return_text
 
 _LEAP = "new version numbers start far above the known ones"
 _AGAIN = "the learner sends the graph again; its versions return after the next start"
-_TAKEN = "the version is not served, its number stays taken, and the learner publishes newer versions"
+_TAKEN = "the version is not served, its number is not used again, and the learner publishes newer versions"
 _NO_EVALUATION = "the version counts as not evaluated"
 
 
@@ -45,7 +45,7 @@ def _run(values: dict[str, Any]) -> str:
 def _high_water(directory: Path) -> Iterator[Finding]:
     path = directory / "high_water.json"
     if path.exists() or any(directory.glob("[0-9]*")):
-        yield check_document(path, lambda values: f"versions up to {values['mark']} are taken", _LEAP)
+        yield check_document(path, lambda values: f"versions up to {values['mark']} are used", _LEAP)
 
 
 def _graphs(directory: Path) -> tuple[list[Finding], set[str]]:
@@ -103,11 +103,11 @@ def _checkpoint(folder: Path, graphs: set[str], variants: tuple[Variant, ...]) -
 
 
 def _short(error: Exception) -> str:
-    """The fault in a message, without the advice after it, which is for a starting quantizer."""
+    """The fault in a message, without the advice for a starting quantizer."""
     return str(error).partition("; ")[0]
 
 
 def run() -> int:
-    """Print the findings of the folder that is the argument."""
+    """Print the findings for the folder in the argument."""
     sys.stdout.write(report(verify(Path(sys.argv[1]))))
     return EXIT_OK

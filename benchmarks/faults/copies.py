@@ -160,7 +160,7 @@ def copy(root: Path, seconds: float) -> dict[str, Any]:
         "publications_of_the_copy": learners.published.count("copy"),
         "publications_of_the_run": learners.published.count("learner"),
         "ends_of_the_copy": len(ends),
-        "refused_in_one_line": "another learner has gone on with the run" in said,
+        "refused_in_one_line": "another learner has continued the run" in said,
     }
 
 

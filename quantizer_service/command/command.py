@@ -33,20 +33,21 @@ from quantizer_service.emission.prepared_graph import CompactVersion
 _PROGRAM = "actorq quantize"
 _DESCRIPTION = """Quantize an ONNX policy of any library and compare the schemes: bytes, microseconds per call, errors
 of each action component relative to its range, and the verdict of the fidelity gate. Masked actions (-1e7 or lower) are
-left out. Whole numbers are compared as rows. A first output named logits, or outputs named mean and log_std, tell a
-distribution: the gate then judges the KL divergence. Each row is the policy that a quantizer would serve, but for
---int8-storage. If the gate refuses a scheme, its most sensitive layers stay in float, and in the end all layers. *
-marks the --scheme; auto chooses the fastest scheme that passes at --batch. Settings of this command are flags only.
-Exit codes: 0; 2 for invalid input; 7 for a --scheme that the gate refused. After 2 and 7 nothing is written."""
+left out. Actions that are whole numbers are compared row by row. A first output named logits, or outputs named mean and
+log_std, describe a distribution: the gate then judges the KL divergence. Each row is the policy that a quantizer would
+serve, except with --int8-storage. If the gate refuses a scheme, its most sensitive layers stay in float, and in the end
+all layers. * marks the --scheme; auto chooses the fastest scheme that passes at --batch. Settings of this command are
+flags only. Exit codes: 0; 2 for invalid input; 7 for a --scheme that the gate refused. After 2 and 7 nothing is
+written."""
 
 _ARTIFICIAL = "; the observations are random and may be impossible: give --calibration with observations of this policy"
 _TABLE_BATCHES = (1, 32)
-# The settings of quantizers, which some of this command's repeat.
+# The quantizer's settings. Some settings of this command repeat them.
 _SETTINGS = QuantizerConfig.model_fields
 
 
 class QuantizeSettings(Settings):
-    """The schemes to compare, the data for the comparison, and the file to write."""
+    """The schemes to compare, the data for the comparison, and the output file."""
 
     scheme: SchemeChoice = Field("auto", description="scheme to write; auto: the fastest that passes")
     calibration: Annotated[Path | None, DefaultText(f"{RANDOM_ROWS} random rows")] = Field(
@@ -74,8 +75,8 @@ class QuantizeSettings(Settings):
     )
     int8_storage: bool = Field(
         True,
-        description="store the weights of layers that stay in float as int8, with a scale for each channel; they are "
-        "computed in float32, and quantizers do not do it",
+        description="store the weights of layers that stay in float as int8, with a scale for each channel; "
+        "a call computes them in float32; quantizers do not use this form",
     )
     compensate: bool = Field(True, description="compensate for the rounding of weights, as quantizers do")
     gate: GateConfig = GateConfig()
@@ -149,7 +150,7 @@ def _read(path: Path, how: QuantizeSettings) -> CompactVersion:
 
 
 def _in_standard_form(path: Path, policy: CompactVersion, model: bytes, how: QuantizeSettings) -> bytes:
-    """The model in operators of the ONNX standard. Its errors are printed, because they may differ."""
+    """The model in operators of the ONNX standard. Prints its errors, because they may differ from the policy's."""
     try:
         form = standard_form(model)
         exact = standard_form(with_weight_encoding(model, arithmetic().weight_encoding))
@@ -168,7 +169,7 @@ def _say_what_it_means(comparison: Comparison, how: QuantizeSettings, chosen: st
         _say(f"errors on {drawn} are only indicative: give --calibration for real ones")
     else:
         _say(f"errors on {rows} observations of {how.calibration}")
-    _say(f"auto takes {chosen} at batch {how.batch}" if how.scheme == AUTO else f"the scheme is {chosen}")
+    _say(f"auto chooses {chosen} at batch {how.batch}" if how.scheme == AUTO else f"the scheme is {chosen}")
 
 
 def _check_output(path: Path, force: bool) -> None:

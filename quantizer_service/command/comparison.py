@@ -27,8 +27,8 @@ from quantizer_service.emission.prepared_graph import CompactVersion, PreparedGr
 RUN_ID = "quantize"
 # A gain needs fewer than this share of fp32's bytes or time. Timings vary by about 5% from call to call.
 LEAST_GAIN = 0.95
-# A policy was read wrongly if more than this share of the rows differs by more than the tolerance. Rounding may change
-# single actions.
+# The model's weights were read wrongly if more than this share of the rows differs by more than the tolerance. Rounding
+# may change single actions.
 _CHECKED_ROWS, _WRONG_ROWS = 32, 0.25
 _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-2, 1e-5
 # Wall-clock time for each batch.

@@ -35,17 +35,17 @@ from quantizer_service.emission.fidelity import measure
 from quantizer_service.store.reader import PolicyReader
 
 _PROGRAM = "actorq export"
-_DESCRIPTION = """Write a policy of a run as an ONNX file, with a JSON file beside it. The JSON file has the specs of
-observations and actions, fidelity, evaluation and digest. The run may go on meanwhile. Settings of this command are
-flags only. Exit codes: 0; 2 for invalid input; 7 for a scheme that the fidelity gate refused. After 7 nothing is
-written."""
+_DESCRIPTION = """Write a policy of a run as an ONNX file, and a JSON file in the same folder. The JSON file has the
+specs of observations and actions, fidelity, evaluation and digest. The run may continue meanwhile. Settings of this
+command are flags only. Exit codes: 0; 2 for invalid input; 7 for a scheme that the fidelity gate refused. After 7
+nothing is written."""
 
 
 class ExportSettings(Settings):
     """The policy to export, and its form."""
 
     version: Annotated[
-        schemes.VersionChoice | None, DefaultText("the best, or the newest if no version has an evaluation")
+        schemes.VersionChoice | None, DefaultText("the best, or the newest if no version is evaluated")
     ] = Field(None, description="version of the policy: best, newest or a number; actorq policies lists them")
     scheme: Annotated[schemes.SchemeName | None, DefaultText("the scheme of the run's actors")] = Field(
         None, description="number format of the policy"
@@ -60,13 +60,13 @@ class ExportSettings(Settings):
 
 
 def command() -> int:
-    """Run as a command, which reports refusals itself."""
+    """Run as a command. The command itself prints refusals."""
     logging.getLogger("quantizer_service.emission.ladder").setLevel(logging.ERROR)
     return run_command(run)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Emit the policy if it is not stored in that scheme, and write it."""
+    """Emit the policy in the requested scheme if the store lacks it, and write it."""
     root, how = _parse(arguments)
     if how.opset and how.form != schemes.STANDARD:
         raise UserError("--opset: only the standard form has a choice of opset; give --form standard")
@@ -125,7 +125,7 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: Environ
     written = weight_encoding_of(policy.model)
     if is_standard:
         model, stored = standard_form(policy.model, how.opset or 0), policy.descriptor.fidelity
-        # The fidelity of this form, measured on the version's observations, with weights that are exact here.
+        # The fidelity of this form, measured with weights that this processor computes exactly.
         encoded = in_weight_encoding(policy, variant_of(scheme, here).weight_encoding)
         exact = standard_form(encoded.model, how.opset or 0)
         batch, expected, signature = emitter.reference_outputs(checkpoint)

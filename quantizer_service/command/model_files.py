@@ -1,4 +1,4 @@
-"""Reads the input files of `actorq quantize`: a model with its weights, and observations for its data inputs."""
+"""Reads the input files of `actorq quantize`: a model with its weights, and observations."""
 
 import zipfile
 from pathlib import Path
@@ -15,7 +15,7 @@ from actorq.errors import UserError
 from actorq.quantization.graph import Graph, tensors_of
 from actorq.text import reason_of
 
-# Far above any policy. A larger file is a mistake, and would fill the memory.
+# Far above any policy. A larger file is a mistake and would fill the memory.
 MAX_FILE_BYTES = 1024**3
 RANDOM_ROWS = 256
 
@@ -79,7 +79,7 @@ def random_observations(graph: Graph, seed: int) -> dict[str, NDArray[Any]]:
     observations: dict[str, NDArray[Any]] = {}
     for name, spec in graph.inputs.items():
         shape = (RANDOM_ROWS, *spec.shape)
-        # Integers other than uint8 may be indices. 0 and 1 are nearly always valid.
+        # Other integers may be indices. 0 and 1 are nearly always valid indices.
         values = 256 if spec.dtype == np.uint8 else 2
         drawn = rng.standard_normal(shape) if spec.dtype.kind == "f" else rng.integers(0, values, shape)
         observations[name] = drawn.astype(spec.dtype)

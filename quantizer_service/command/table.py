@@ -14,11 +14,11 @@ _LEFT = ("scheme", "gate")
 
 
 def print_table(comparison: Comparison, batches: Sequence[int], chosen: str) -> None:
-    """Print the comparison, with a mark at the chosen scheme."""
+    """Print the comparison and mark the chosen scheme."""
     header = ["scheme", "bytes", *(f"us, batch {batch}" for batch in batches), "mean error", "max error"]
     header += ["agreement", "value loss", "mean KL", "max KL", "in float", "gate"]
     rows = [_row(item, batches, item.scheme == chosen) for item in comparison.emitted]
-    # Without discrete actions there is no agreement, and without a distribution no divergence.
+    # Agreement needs discrete actions. Divergence needs a distribution.
     kept = [index for index in range(len(header)) if any(row[index] for row in rows)]
     header, rows = [header[index] for index in kept], [[row[index] for index in kept] for row in rows]
     console = Console(highlight=False)

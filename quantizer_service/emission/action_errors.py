@@ -1,4 +1,4 @@
-"""What counts as an error of an action: which components are legal, the range of each, and which rows are equal."""
+"""Defines the errors of actions: the legal components, the range of each component, and the equality of rows."""
 
 from collections.abc import Sequence
 
@@ -10,17 +10,17 @@ from actorq.errors import InvalidInputError
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-# Policies give actions that are not allowed a value far below all others: -1e8, -1e9, or the lowest float32.
+# Policies give forbidden actions a value far below all others: -1e8, -1e9, or the lowest float32.
 HIGHEST_MASK = -1e7
 # A value is a mask only if it is this many times lower than the lowest legal value of its row.
 _MASK_GAP = 100.0
-# The range of a component counts as at least this share of the widest component's range. A component that hardly moves
-# would else be judged by noise (docs/decisions/0063-own-ranges.md).
+# Lower bound of a component's range, as a share of the widest component's range. Without it, noise would decide about a
+# component that hardly moves (docs/decisions/0063-own-ranges.md).
 LEAST_SHARE = 0.01
 
 
 def legal_actions(expected: Array) -> Mask:
-    """Which components are allowed in which row, bool[B, M], from the FP32 policy's output. At least one in each row.
+    """Which components are legal in which row, bool[B, M], from the FP32 policy's output. At least one in each row.
 
     A masked component is at most `HIGHEST_MASK`, and far below the lowest other component of its row.
     """
@@ -34,7 +34,8 @@ def legal_actions(expected: Array) -> Mask:
 
 
 def parts_of(expected: Array, choices: Sequence[int]) -> list[slice]:
-    """The components of each discrete part of an action. choices: the number of each; empty for one part.
+    """The components of each discrete part of an action. choices: number of choices of each part; empty for a single
+    part.
 
     Raises InvalidInputError when the parts are not the components of the output.
     """
@@ -48,9 +49,9 @@ def parts_of(expected: Array, choices: Sequence[int]) -> list[slice]:
 
 
 def are_actions(expected: Array, discrete_actions: bool) -> bool:
-    """Whether an output of floats is the action itself, because its values are whole numbers that are not all equal.
+    """Whether a float output is the action itself: its values are whole numbers that are not all equal.
 
-    A single component of whole numbers is the index of a discrete action even where it is constant.
+    A single component of whole numbers is the index of a discrete action, even if it is constant.
     """
     whole = bool((expected == np.rint(expected)).all())
     return whole and ((discrete_actions and expected.shape[1] == 1) or bool(np.ptp(expected) > 0))
@@ -59,9 +60,9 @@ def are_actions(expected: Array, discrete_actions: bool) -> bool:
 def observed_spans(expected: Array, legal: Mask, discrete_actions: bool) -> tuple[Array, Mask]:
     """The divisor of each component's errors, float64[M], and which components count in the mean, bool[M].
 
-    The values of discrete actions have one unit, so their divisor is the range of all legal values. Else it is the
-    component's own range, or `LEAST_SHARE` of the widest range if that is more, and constant components do not count.
-    The divisor is 1 where nothing varies.
+    The values of discrete actions share one unit, so their divisor is the range of all legal values. Other components
+    are divided by their own range, but at least by `LEAST_SHARE` of the widest range. Constant components do not count
+    in the mean. The divisor is 1 where nothing varies.
     """
     high = np.where(legal, expected, -np.inf).max(axis=0)
     low = np.where(legal, expected, np.inf).min(axis=0)
@@ -76,10 +77,10 @@ def observed_spans(expected: Array, legal: Mask, discrete_actions: bool) -> tupl
 
 
 def value_loss(values: Array, legal: Mask, actions: NDArray[np.int64]) -> float:
-    """What `actions` lose against the best legal ones, relative to the worst legal ones; 0 where all are equally good.
+    """The loss of value of `actions` against the best legal actions, relative to the worst; 0 if all are equally good.
 
-    An action that is not legal counts as the worst one. The mean of a policy's losses of value is its loss of return
-    per step, to first order (Kakade and Langford 2002, lemma 6.1).
+    An illegal action counts as the worst one. To first order, the mean loss of value is the policy's loss of return per
+    step (Kakade and Langford 2002, lemma 6.1).
     """
     worst = np.where(legal, values, np.inf).min(axis=1)
     best = values.max(axis=1)

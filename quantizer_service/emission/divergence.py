@@ -1,4 +1,4 @@
-"""KL divergence between the action distributions that the FP32 policy and an emitted policy tell."""
+"""KL divergence between the action distributions of the FP32 policy and an emitted policy."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -22,11 +22,11 @@ LARGEST = 1e12
 
 
 def tells_distribution(outputs: Outputs, signature: Signature) -> bool:
-    """Whether the outputs tell a distribution of the actions.
+    """Whether the outputs describe a distribution of the actions.
 
-    For discrete actions: logits of at least two choices. For continuous actions: the outputs of one entry of
-    `DIVERGENCES`, such as mean and log_std. Each must have the shape of the actions. Outputs of another shape, such as
-    those of an auxiliary head, say nothing of the actions.
+    Discrete actions need logits of at least two choices. Continuous actions need the outputs of one entry of
+    `DIVERGENCES`, such as mean and log_std. Each output must have the shape of the actions. Outputs of another shape,
+    such as those of an auxiliary head, do not describe the actions.
     """
     return _is_categorical(outputs, signature) or _continuous(outputs, signature) is not None
 
@@ -37,8 +37,8 @@ def divergence(
     """KL(expected || emitted) of each row in nats, float64[B], up to infinity; None without distributions.
 
     The logits of each row are one softmax, or one for each of several discrete parts. The divergence of continuous
-    actions comes from `DIVERGENCES`. The divergences of all parts add up. All outputs are finite. Raises UserError when
-    that of an installed package cannot be loaded, or fails.
+    actions comes from `DIVERGENCES`. The result is the sum over all parts. All outputs are finite. Raises UserError
+    when an installed package's divergence cannot be loaded, or fails.
     """
     found: Array | None = None
     if _is_categorical(expected, signature):
@@ -58,7 +58,7 @@ def _is_categorical(outputs: Outputs, signature: Signature) -> bool:
 
 
 def _continuous(outputs: Outputs, signature: Signature) -> tuple[list[str], Divergence] | None:
-    """The outputs that tell the distribution of continuous actions, and its divergence; None without them."""
+    """The outputs that describe the distribution of continuous actions, and its divergence; None if there are none."""
     for roles, divergence_of in (*DIVERGENCES.items(), *installed_divergences().items()):
         names = [signature.output(role) or "" for role in (*roles, Role.ACTIONS)]
         if {*names} <= outputs.keys() and len({outputs[name].shape for name in names}) == 1:
@@ -68,7 +68,7 @@ def _continuous(outputs: Outputs, signature: Signature) -> tuple[list[str], Dive
 
 @functools.cache
 def installed_divergences() -> dict[tuple[str, ...], Divergence]:
-    """The divergences of installed packages, searched once in each process. Only a used one is loaded."""
+    """The divergences of installed packages. Each process searches once, and loads only the divergence that it uses."""
     points = entry_points(group=ENTRY_POINTS)
     return {tuple(point.name.split(",")): functools.partial(_of_package, point) for point in points}
 
@@ -78,7 +78,7 @@ def _of_package(point: EntryPoint, *arrays: Array) -> Array:
     try:
         return np.asarray(cast(Divergence, divergence_of)(*arrays), np.float64).reshape(len(arrays[0]))
     except Exception as error:
-        # A user's package may raise anything, or return something else than a number for each row.
+        # A user's package may raise any exception, or return an invalid result.
         reason = f"{type(error).__name__}: {reason_of(error)}"
         raise UserError(f"divergence {point.name}: {point.value} cannot be used: {reason}") from error
 
@@ -111,7 +111,8 @@ def _gaussian(mean: Array, log_std: Array, emitted_mean: Array, emitted_log_std:
 
 
 DIVERGENCES: dict[tuple[str, ...], Divergence] = {(Role.MEAN, Role.LOG_STD): _gaussian}
-"""KL divergences of continuous actions, float64[B], by the roles or names of the outputs that tell a distribution of
-them, each of the shape of the actions: first those of the FP32 policy, then those of the emitted one. Installed
-packages add others by entry points of the group `ENTRY_POINTS`, with these names as "NAME,NAME"."""
+"""KL divergences of continuous actions, float64[B], by the roles or names of the outputs that describe a distribution.
+Each output has the shape of the actions. The FP32 policy's outputs come first, then the emitted policy's. Installed
+packages add entries with entry points of the group `ENTRY_POINTS`, whose name is "NAME,NAME".
+"""
 ENTRY_POINTS = "actorq.divergences"

@@ -27,12 +27,12 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-# Limit of prepared graphs. A run has one. A run with growing or shrinking layers rarely needs old ones again.
+# Limit of prepared graphs. Most runs have one graph. Runs that grow or shrink layers rarely need old graphs again.
 _MAX_GRAPHS = 4
 
 
 class Emitter:
-    """Emits the policies of one run into its catalog. For one thread at a time. store: see Catalog."""
+    """Emits the policies of one run into its catalog. Only one thread at a time may use it. store: see Catalog."""
 
     def __init__(self, store: PolicyReader, config: QuantizerConfig | None = None) -> None:
         config = config or QuantizerConfig()
@@ -43,7 +43,7 @@ class Emitter:
         self.catalog = Catalog(store, self.emit_again)
 
     def add_graph(self, source: PolicyGraph) -> None:
-        """Validate, prepare and keep a graph. Raises InvalidInputError, and keeps nothing, when it is not valid."""
+        """Validate, prepare and keep a graph. Raises InvalidInputError for an invalid graph, and does not keep it."""
         if source.digest not in self._store.graphs:
             self._prepare(source)
             self.catalog.writer.add_graph(source)
@@ -57,16 +57,21 @@ class Emitter:
     ) -> tuple[Policy, ...]:
         """Emit a new version in each scheme, serve it from memory, then store it.
 
-        A scheme is emitted once, in all its watched weight encodings. Without watchers it gets the encoding that this
-        processor computes exactly.
+        A scheme is emitted once, in all its watched weight encodings. Without watchers, the version gets the encoding
+        that this processor computes exactly.
 
         announce: called when the policies may be served, before they are stored.
-        watched: variants, perhaps of further schemes. A scheme that fails is left out, with its traceback in the log.
+        watched: variants, perhaps of further schemes. A scheme that fails is left out of the version, and its traceback
+            is logged.
 
-        These errors change nothing: ConflictError when the version is not above all others or its graph is missing;
-        InvalidInputError when the version is too far above, or the tensors do not fit the graph, are not finite or do
-        not run; UnavailableError when the disk cannot store the version number. UnavailableError is also raised when
-        the disk cannot store the version. Then the version is served, but lost with this process.
+        These errors change nothing:
+        - ConflictError: the version is not above all others, or its graph is missing.
+        - InvalidInputError: the version is too far above; or the tensors do not fit the graph, are not finite or do not
+          run.
+        - UnavailableError: the disk cannot store the version number.
+
+        UnavailableError is also raised when the disk cannot store the version. That version is served, but is lost when
+        this process ends.
         """
         self.catalog.check_next(checkpoint.version)
         graph = self._prepared(checkpoint.graph_digest)
@@ -88,11 +93,13 @@ class Emitter:
         return tuple(policies)
 
     def emit_again(self, checkpoint: Checkpoint, scheme: str, thresholds: GateConfig | None = None) -> Policy:
-        """Emit a retained version in a missing scheme, with signed weights. thresholds: instead of the run's own."""
+        """Emit a retained version in a missing scheme, with signed weights. thresholds: replace the run's own
+        thresholds.
+        """
         graph = self._prepared(checkpoint.graph_digest)
         compact = graph.without_dead_units(graph.validated(checkpoint))
         newest = checkpoint.version == self.catalog.newest_version
-        # An old version gets its own ladder, because its rung says nothing about the next version.
+        # An old version gets its own ladder, because its rung does not predict the next version's rung.
         ladder = graph.ladder(scheme) if newest and not thresholds else Ladder(scheme)
         (passed,) = quantize_and_check(self.catalog.run_id, compact, [ladder], thresholds or self._thresholds)
         return _described(self.catalog.run_id, checkpoint, passed)
@@ -120,7 +127,7 @@ def quantize_and_check(
 ) -> list[Attempt]:
     """Quantize a version on each ladder, at the first rung that passes the gate.
 
-    optional: further ladders. One that fails is left out, with its traceback in the log.
+    optional: further ladders. A scheme that fails is left out, and its traceback is logged.
     all_rows: see ReferenceRun. call_rows: see FidelityGate.
 
     Raises InvalidInputError when the FP32 policy does not run, or its outputs are not finite.
@@ -151,7 +158,7 @@ def _result_of(step: Callable[[Ladder], T], ladder: Ladder) -> T | None:
 
 
 def _encoded(policy: Policy, encodings: Iterable[str]) -> list[Policy]:
-    """The policy in each encoding that can be made of it; itself if none can. Only a package's scheme may fail."""
+    """The policy in each encoding that its scheme supports; unchanged if none. Only a package's scheme may fail."""
     found = []
     for encoding in encodings:
         try:

@@ -25,19 +25,19 @@ def measure(
 ) -> FidelityReport:
     """Compare an emitted model's outputs with the FP32 policy's outputs, `expected`, on the same batch.
 
-    Relative errors are errors divided by the spans of actions. Without spans the divisors are `observed_spans`:
-    each component's own range over the batch. Then masked actions are left out, and constant components are left out
-    of the mean. An error above the bound of messages counts as infinite. Raises InvalidInputError when the model
-    does not run or its outputs are not finite.
+    Relative errors are errors divided by the spans of actions. Without spans the divisors are `observed_spans`: each
+    component's own range over the batch. In that case masked actions are left out, and the mean leaves out constant
+    components. An error above the limit of messages counts as infinite. Raises InvalidInputError when the model does
+    not run or its outputs are not finite.
 
-    Agreement compares the index of the largest component of the first output; of several discrete parts, the one that
-    agrees least decides, and the one that loses most. An output that is the action itself (see
-    `are_actions`) is compared row by row for equality, without a loss of value. Divergences are those of `divergence`.
+    Agreement compares the index of the largest component of the first output. For several discrete parts, the lowest
+    agreement and the largest loss of value count. An output that is the action itself (see `are_actions`) is compared
+    row by row for equality, without a loss of value. Divergences come from `divergence`.
 
     call_rows: see FidelityGate.
     """
     encoding = arithmetic().weight_encoding
-    # Emissions have signed weights. Where this processor computes them wrongly, the same numbers are measured unsigned.
+    # Emissions have signed weights. If this processor computes them wrongly, the same numbers are measured unsigned.
     model = emission.model if encoding == SIGNED else with_weight_encoding(emission.model, encoding)
     session = open_session(model, "emitted policy")
     outputs = _in_calls(session, expected, calibration, call_rows or rows_of(calibration), signature.is_discrete)
@@ -49,7 +49,7 @@ def measure(
     if not signature.acting.spans:
         legal = action_errors.legal_actions(action)
         spans, varies = action_errors.observed_spans(action, legal, signature.is_discrete)
-        # A mask that the emitted policy does not have is an error.
+        # A mask that the emitted policy lacks is an error.
         counted = legal | (emitted > action_errors.HIGHEST_MASK)
         errors[first] = np.where(counted, errors[first], 0.0)
     relative = errors[first] / spans
@@ -63,7 +63,7 @@ def measure(
     taken = [(emitted[:, part].argmax(1), part) for part in parts]
     losses = [action_errors.value_loss(action[:, part], legal[:, part], own) for own, part in taken if has_values]
     agreements = [(own == action[:, part].argmax(1)).mean() for own, part in taken]
-    # The part that agrees least decides.
+    # The lowest agreement of all parts counts.
     agreement = float((emitted == action).all(1).mean() if chosen else min(agreements))
     return FidelityReport(
         observations=len(action),
@@ -99,7 +99,7 @@ def _bounded(errors: NDArray[np.float64]) -> NDArray[np.float64]:
 def unfit(
     layers: tuple[LayerReport, ...], expected: Outputs, calibration: Batch, signature: Signature
 ) -> FidelityReport:
-    """The report on an emitted policy that does not run on the batch, or has outputs that are not finite."""
+    """The report on an emitted policy that does not run on the batch, or whose outputs are not finite."""
     kl = math.inf if tells_distribution(expected, signature) else None
     return FidelityReport(
         observations=rows_of(calibration),

@@ -25,7 +25,7 @@ class FidelityGate:
 
     signature: of the published graph.
     run: the FP32 reference for the comparison.
-    call_rows: rows of one call of the emitted policy; 0 for all. Dynamic ranges cover the rows of a call.
+    call_rows: rows per call of the emitted policy; 0 for all rows in one call. Dynamic ranges cover the rows of a call.
     """
 
     signature: Signature
@@ -50,8 +50,8 @@ def judge(report: FidelityReport, thresholds: GateConfig) -> Verdict:
     The measure is the KL divergence, mean and largest, for policies that output a distribution. Else it is agreement
     for discrete actions, and mean and largest error for continuous ones.
 
-    A policy with other best actions passes if these lose hardly any value: of two nearly equal actions, rounding may
-    choose the other (docs/decisions/0039-near-ties.md).
+    A policy with other best actions passes if they lose hardly any value. Rounding may decide between two nearly equal
+    actions (docs/decisions/0039-near-ties.md).
 
     A policy with all weights in float always passes, because it is the learner's own policy. It differs only in the
     rounding of float32 sums, which may decide between actions of equal value.
@@ -71,9 +71,9 @@ def judge(report: FidelityReport, thresholds: GateConfig) -> Verdict:
 def severity(report: FidelityReport, thresholds: GateConfig) -> tuple[float, float]:
     """The size of a policy's error, as a sort key: the gate's measure first, then the relative mean error.
 
-    The gate's measure is the larger of mean and largest error in units of its threshold: of KL divergences, or for
-    continuous actions. For discrete actions without a distribution it is the loss of value, or without values the share
-    of rows with another action.
+    For KL divergences and for continuous actions, the gate's measure is the larger of mean and largest error, each
+    divided by its threshold. For discrete actions without a distribution it is the loss of value. Without values it is
+    the share of rows with another action.
     """
     if report.mean_kl is None and report.argmax_agreement is not None:
         worst = 1.0 - report.argmax_agreement if report.value_loss is None else report.value_loss
@@ -91,7 +91,7 @@ def _agreement(value: float, loss: float | None, thresholds: GateConfig) -> tupl
 
 
 def _errors(report: FidelityReport, thresholds: GateConfig) -> tuple[str, tuple[tuple[str, float, float], ...]]:
-    """The text, and mean and largest error with their thresholds: KL divergences, or else action errors."""
+    """The text, and mean and largest error with their thresholds. The errors are KL divergences or action errors."""
     if report.mean_kl is not None and report.max_kl is not None:
         return "{} KL divergence from FP32 {:.2g} nats, allowed {:.2g}", (
             ("mean", report.mean_kl, thresholds.max_mean_kl),

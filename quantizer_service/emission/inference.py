@@ -13,7 +13,7 @@ from actorq.text import reason_of
 from quantizer_service.emission.job import OverdueError, current_job
 
 # ONNX Runtime's fusion of Conv, Add and an activation. It also fuses a Conv whose output is an output of the model, and
-# then cannot load the result.
+# then fails to load the result.
 _FUSION_OF_RESIDUALS = "ConvAddActivationFusion"
 CALIBRATION_BATCH = "the calibration batch"
 
@@ -48,7 +48,7 @@ def run_session(
     """The outputs of these names, float64[rows, M].
 
     feeds, failures: see `call_session`. masks, further failures: see `checked_outputs`.
-    trial: allow outputs that are not finite, because the feeds are artificial.
+    trial: the feeds are artificial, so outputs may be NaN or infinite.
     """
     batch = f"{rows} rows of zeros" if trial else CALIBRATION_BATCH
     outputs = call_session(session, feeds, f"{what}: it does not run on {batch}")
@@ -56,7 +56,7 @@ def run_session(
 
 
 def call_session(session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]], failure: str) -> dict[str, Any]:
-    """Every raw output by name. Raises InvalidInputError that begins with `failure` when the model does not run.
+    """Every raw output by name. Raises InvalidInputError when the model does not run. failure: start of the error text.
 
     feeds: inputs by name. Unknown names are ignored.
     """
@@ -76,10 +76,11 @@ def call_session(session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]
 def checked_outputs(
     outputs: Mapping[str, object], rows: int, what: str, trial: bool = False, masks: bool = False
 ) -> dict[str, NDArray[np.float64]]:
-    """Outputs as float64[rows, M], in their order. Raises InvalidInputError when one is not batch first or not finite.
+    """Outputs as float64[rows, M], in their order. Raises InvalidInputError for an output that is not batch first or
+    not finite.
 
-    masks: the first output has a value for each action. -inf marks an action that is not allowed, if the row has an
-        allowed one. It becomes the lowest float32.
+    masks: the first output has a value for each action. -inf marks a forbidden action, if the row has a legal one. It
+        becomes the lowest float32.
     """
     first = next(iter(outputs))
     return {name: _checked(each, name, rows, what, trial, masks and name == first) for name, each in outputs.items()}

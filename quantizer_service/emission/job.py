@@ -1,6 +1,6 @@
 """Cancellation of CPU work: ends the current run of ONNX Runtime when the work takes too long.
 
-Code deep inside an emission finds its job with `current_job`. Work without a job, such as a command's, has no limit.
+Functions inside an emission find their job with `current_job`. Work without a job, such as a command's, has no limit.
 """
 
 import threading

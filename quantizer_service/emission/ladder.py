@@ -1,17 +1,17 @@
 """The ladder of the fidelity gate: puts more layers in float until a version passes the gate.
 
-A rung is a set of layers that the gate has put in float. The lowest rung has none. The last has all layers, and uses
-the fp32 scheme's plan. A version starts at the rung where the previous version passed, so nearly every version is
-emitted once. A version that does not pass puts more layers in float, the most sensitive first.
+A rung is a set of layers that the gate has put in float. The lowest rung has none. The last rung has all layers, and
+uses the fp32 scheme's plan. A version starts at the rung where the previous version passed, so most versions are
+emitted only once. If a version does not pass, more layers are put in float, the most sensitive first.
 
 A layer's sensitivity is the error of the policy in which only that layer is quantized (Wu et al., "Integer Quantization
-for Deep Learning Inference", arXiv 2004.09602, section 6.1). The reverse, one layer in float and the rest quantized,
-fails when two layers are bad: the policy stays bad without either. The next rungs have 1, 2, 4 more layers in float,
-which limits the attempts for deep policies.
+for Deep Learning Inference", arXiv 2004.09602, section 6.1). The reverse test, with one layer in float, fails when two
+layers are bad: one bad layer always remains. The next rungs have 1, 2, 4 more layers in float, which limits the
+attempts for deep policies.
 
-The rung below is tried again after `FIRST_WAIT` versions without a change. If it fails, or does not hold for as long,
-the wait doubles, to `LONGEST_WAIT` at most. Thus a bad early policy does not slow the run down forever. A permanently
-bad policy costs a second emission in one of `LONGEST_WAIT` versions.
+After `FIRST_WAIT` versions without a change, the ladder tries the rung below. If that rung fails, or fails again within
+as many versions, the wait doubles, up to `LONGEST_WAIT`. Therefore a bad early policy does not slow down the whole run.
+A permanently bad policy costs a second emission in one of `LONGEST_WAIT` versions.
 """
 
 import logging
@@ -66,7 +66,7 @@ class Ladder:
 
     def __init__(self, scheme: str) -> None:
         self.scheme = scheme
-        # Layers that the scheme itself leaves in float, with its reasons.
+        # Layers that the scheme itself leaves in float, and the reasons.
         self._unquantized: Mapping[str, str] = {}
         # The rungs from the lowest to the last one that passed.
         self._path: list[Rung] = [_LOWEST]
@@ -81,7 +81,7 @@ class Ladder:
         return self._path[-1]
 
     def first_passing(self, version: int, quantize: Callable[[Rung], Emission], gate: FidelityGate) -> Attempt:
-        """Emit a version at the first rung that passes. The report includes the refused rungs.
+        """Emit a version at the first rung that passes. The report lists the refused rungs.
 
         Raises InvalidInputError, and keeps its rung, when the policy does not run even in float.
         """
@@ -94,7 +94,7 @@ class Ladder:
         return replace(found, report=report)
 
     def _below(self, version: int, attempt: _Try, refused: list[RefusedRung]) -> Attempt | None:
-        """Try the rung below when it is due. None when it is not due or does not pass."""
+        """Try the rung below when it is due. None when it is not due or the version does not pass."""
         if version - self._changed_at < self._wait:
             return None
         if self._came_down:
@@ -137,14 +137,14 @@ class Ladder:
         except InvalidInputError as error:
             if rung is None or isinstance(error, OverdueError):
                 raise
-            # The FP32 policy runs, so quantization made this policy fail, for example by an overflow.
+            # The FP32 policy runs, so quantization caused the failure, for example an overflow.
             report, verdict = gate.refuse(emission.layers, str(error))
         if rung == _LOWEST and emission.layers:
             self._unquantized = {layer.name: layer.reason for layer in emission.layers if layer.in_float}
         return Attempt(self.scheme, rung, emission.model, report, verdict)
 
     def _explained(self, layers: tuple[LayerReport, ...]) -> tuple[LayerReport, ...]:
-        """The layers with their reasons for float: the scheme's own reason, else the gate."""
+        """The layers, each with the reason why it is in float: the scheme's own reason, or the gate."""
         return tuple(
             replace(layer, reason=self._unquantized.get(layer.name, FIDELITY_GATE)) if layer.in_float else layer
             for layer in layers

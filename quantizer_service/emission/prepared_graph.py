@@ -1,4 +1,4 @@
-"""Prepares a policy graph once for all its versions: FP32 session, compact forms, and a ladder per scheme."""
+"""Prepares a policy graph once for all its versions: FP32 session, compact forms, and a ladder for each scheme."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,10 +15,10 @@ from actorq.quantization.schemes.fp32 import FP32
 from quantizer_service.emission.ladder import Ladder, Rung
 from quantizer_service.emission.reference import Reference, ReferenceRun
 
-# Limit of compact forms with plans. Masks change rarely, and a unit that returns does so within a few versions.
+# Limit of compact forms with plans. Masks change rarely, and a removed unit returns within a few versions or never.
 MAX_FORMS = 4
 
-# Each plan holds a copy of its last emitted weights. Two plans are in use: the rung that passes and the one below.
+# Each plan holds a copy of its last emitted weights. Two plans are in use: for the current rung and the one below.
 _MAX_PLANS = 2
 
 
@@ -36,13 +36,13 @@ class SchemePlans:
         self._observed: set[Observed] = set()
 
     def observed(self, rung: Rung) -> frozenset[Observed]:
-        """The statistics that this rung needs, and those that earlier versions needed."""
+        """The statistics for this rung and for all earlier rungs."""
         return frozenset(self._observed).union(self._plan(rung).observed)
 
     def quantize(self, run: ReferenceRun, rung: Rung) -> Emission:
         """Emit a version in this scheme, with the layers of the rung in float."""
         plan = self._plan(rung)
-        # Collects all statistics ever needed, so that the next version's FP32 run measures them together.
+        # Collects all statistics that were ever needed. The next version's FP32 run then measures them together.
         self._observed.update(plan.observed)
         statistics = run.statistics(self._observed) if plan.observed else {}
         emission = plan.emit(run.parameters, statistics, run.run_id, run.checkpoint.version)
@@ -109,7 +109,7 @@ class PreparedGraph:
     def __init__(self, graph: Graph, options: Options | None = None) -> None:
         self.graph = graph
         self._options = options or Options()
-        # Checked before ONNX Runtime opens a session, which computes constants of any size.
+        # Must run before ONNX Runtime opens a session, because that computes constants of any size.
         self._footprint = Footprint(graph.model, tuple(graph.inputs))
         self._whole = CompactForm(graph, self._options)
         # Runs the graph once.
@@ -126,7 +126,7 @@ class PreparedGraph:
         self.graph.check_parameters(checkpoint.parameters)
         self.graph.check_calibration(checkpoint.calibration)
         calibration = self._footprint.fitting(checkpoint.calibration)
-        # Bytes with more observations than the graph can run are not the checkpoint's.
+        # The received bytes contain more observations than the limited checkpoint, so they cannot be reused.
         same = all(len(calibration[name]) == len(batch) for name, batch in checkpoint.calibration.items())
         return replace(checkpoint, calibration=calibration, received=checkpoint.received if same else None)
 

@@ -21,8 +21,8 @@ from quantizer_service.emission import inference
 Outputs = dict[str, NDArray[np.float64]]
 # Limit of sessions with hidden tensors as outputs. Each set of schemes and rungs needs its own.
 _MAX_PROBES = 8
-# Limit of weights times rows in the FP32 run of one version: about 25 ms on one core. It allows 256 rows for three
-# layers of 2048 units. Larger policies get fewer rows, but at least 64.
+# Limit of weights times rows in the FP32 run of one version: about 25 ms on one core. Three layers of 2048 units still
+# get 256 rows. Larger policies get fewer rows, but at least 64.
 MAX_WEIGHT_ROWS = 2_400_000_000
 MIN_ROWS = 64
 
@@ -30,9 +30,12 @@ MIN_ROWS = 64
 class Reference:
     """Runs a graph with its parameters as inputs, so that one session serves all versions.
 
-    The constructor loads the graph and runs it once, on zeros. Raises InvalidInputError, with the operator's name and
-    the reason, when that fails, an output is not batch first, or the action spans do not fit the first output. It also
-    raises InvalidInputError for more outputs, components or layers than a policy's descriptor may have.
+    The constructor loads the graph and runs it once, on zeros. It raises InvalidInputError, with the operator's name
+    and the reason, when:
+    - the graph does not run
+    - an output is not batch first
+    - the action spans do not fit the first output
+    - the graph has more outputs, components or layers than a policy's descriptor allows
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -48,7 +51,7 @@ class Reference:
             raise InvalidInputError(f"graph: expected {expected}, got {spans}")
 
     def _trial(self, graph: Graph) -> Outputs:
-        """The outputs on zeros, or else on ones: an integer may be a divisor."""
+        """The outputs on zeros. If that fails, on ones, because an integer may be a divisor."""
         parameters = {name: np.zeros(shape, np.float32) for name, shape in graph.parameters.items()}
         failures = []
         for make in (np.zeros, np.ones):
@@ -86,7 +89,7 @@ class Reference:
 
 
 def _check_descriptor(graph: Graph, outputs: Outputs) -> None:
-    """Raise InvalidInputError for a graph whose policies no receiver takes, because it refuses their descriptors."""
+    """Raise InvalidInputError for a graph whose policies have a descriptor that receivers refuse."""
     # A descriptor has two errors for each component and must fit a message.
     components = sum(output.shape[1] for output in outputs.values())
     bounds.within("graph: components of all outputs", components, 1, limits.MAX_OUTPUT_COMPONENTS)
@@ -119,11 +122,11 @@ def _probe(graph: Graph, inner: frozenset[str]) -> ort.InferenceSession:
 
 
 class ReferenceRun:
-    """A validated checkpoint with the outputs of its FP32 policy, on the observations `batch` for the comparison.
+    """A validated checkpoint with the outputs of its FP32 policy on `batch`, the observations for the comparison.
 
     published: runs the published graph.
-    compact, parameters: runs the graph without dead units, with these parameters; `published` if all are live.
-    observed: statistics that will be needed. The same run measures them.
+    compact, parameters: runs the graph without dead units, with these parameters; `published` if all units are live.
+    observed: statistics that will be needed; the same run measures them.
     all_rows: compare on the whole calibration batch, even for a large policy.
 
     Raises InvalidInputError when the policy does not run or its outputs are not finite.
@@ -152,7 +155,8 @@ class ReferenceRun:
     def statistics(self, observed: Set[Observed]) -> Statistics:
         """The given statistics, each measured once: ranges over the whole calibration batch, others over `batch`.
 
-        For a large policy `batch` is only a part, which suffices for a mean but not for a maximum.
+        For a large policy `batch` is only a part of the calibration batch. A part suffices for a mean, but not for a
+        maximum.
         """
         missing = observed - self._known.keys()
         ranges = {each for each in missing if each.statistic is Statistic.RANGE}
@@ -163,5 +167,5 @@ class ReferenceRun:
 
 
 def measured_batch(calibration: Batch, weights: int) -> Batch:
-    """The rows for comparing a policy with this number of weights: all, or evenly spaced ones for a large policy."""
+    """The rows for comparing a policy with so many weights: all rows, or evenly spaced rows for a large policy."""
     return evenly_spaced(calibration, max(MIN_ROWS, MAX_WEIGHT_ROWS // max(1, weights)))

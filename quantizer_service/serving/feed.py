@@ -1,4 +1,4 @@
-"""A relay's stream of one variant from its upstream, which reconnects forever."""
+"""A relay's stream of one variant from its upstream, which reconnects until it is stopped."""
 
 import asyncio
 import random
@@ -16,13 +16,14 @@ from quantizer_service.serving.upstream import Upstream, UpstreamStream
 
 
 class Feed:
-    """Reads the stream on its own thread, from its creation on. Must be created on the event loop.
+    """Reads the stream on its own thread from the moment of its creation. Must be created on the event loop.
 
     Only the newest policy waits for the event loop. A busy loop skips versions in between.
 
     The feed calls these functions on the event loop until it is stopped:
-    deliver: with each policy. refused: when a received policy was refused.
-    end: with variant and error, when the feed gives up: an unknown scheme at the upstream, or an unexpected error.
+    deliver: with each policy. refused: after each refused policy.
+    end: with variant and error, when the feed gives up. A feed gives up on a scheme that the upstream does not know,
+        and on an unexpected error.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Feed:
         self._stopped = threading.Event()
         self._stream: UpstreamStream | None = None
         self._waiting: deque[EncodedPolicy] = deque(maxlen=1)
-        # A daemon thread, because a hanging upstream must not delay the end of the process. No data is lost with it.
+        # A daemon thread, because a hanging upstream must not delay the end of the process. No data is lost.
         self.thread = threading.Thread(target=self._run, name=f"upstream {variant}", daemon=True)
         self.thread.start()
 
@@ -59,14 +60,14 @@ class Feed:
 
     def _watch(self, connected: Callable[[], None]) -> None:
         stream = self._stream = self._upstream.watch(self._variant)
-        # After the stream is known to `stop`, which may have come before.
+        # `stop` may have run already. It can cancel the stream only from here on.
         if self._stopped.is_set():
             stream.cancel()
         try:
             stream.wait()
             self.connected = True
             for policy in stream:
-                # Called only after a valid policy, so that the backoff grows for an upstream with invalid policies.
+                # Only a valid policy resets the backoff, so retries slow down for an upstream with invalid policies.
                 connected()
                 self._waiting.append(policy)
                 self._call(self._deliver)
@@ -75,8 +76,8 @@ class Feed:
         except ActorQError as error:
             if isinstance(error, (InvalidInputError, ExhaustedError)):
                 self._call(self._on_refused)
-            # A retry after any error, because the upstream may be repaired or replaced.
-            raise UnavailableError(f"{self._upstream.peer}: {error}; the last valid policy stays served") from error
+            # Retries after any error, because the upstream may be repaired or replaced.
+            raise UnavailableError(f"{self._upstream.peer}: {error}; the last valid policy is still served") from error
         finally:
             self.connected = False
         raise UnavailableError(f"{self._upstream.peer} ended the stream of {self._variant} policies")

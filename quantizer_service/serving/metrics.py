@@ -96,7 +96,7 @@ def _newest_policies(policies: Mapping[Variant, PolicyDescriptor]) -> Iterator[M
 
 def relay_metrics(relay: Relay) -> Iterator[Metric]:
     """The metric families of one relay."""
-    # Policies that nobody watches are kept for an upstream that goes away. They get no newer versions.
+    # Unwatched policies are kept in case the upstream goes away. They get no newer versions.
     watched = relay.policies.variants
     versions = {variant: relay.policies.version(variant) for variant in watched if relay.policies.version(variant)}
     lags = {variant: lag for variant, lag in relay.lag_seconds.items() if variant in watched}
@@ -108,7 +108,7 @@ def relay_metrics(relay: Relay) -> Iterator[Metric]:
         "1 while the watched variant's stream from the upstream is open, 0 while it reconnects.",
         relay.connected,
     )
-    yield variant_counter("actorq_relay_policies", "Policies that the relay has passed on.", relay.relayed)
+    yield variant_counter("actorq_relay_policies", "Policies that the relay has forwarded.", relay.relayed)
     yield variant_counter("actorq_relay_refused", "Policies of the upstream that the relay has refused.", relay.refused)
     yield variant_gauge("actorq_relay_policy_version", "Version of the newest policy.", versions)
     yield variant_gauge(

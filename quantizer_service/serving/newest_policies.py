@@ -54,7 +54,7 @@ class NewestPolicies:
                 self._wake(variant)
 
     def forget_unwatched(self, below: int) -> None:
-        """Forget the policies of lower versions that nobody watches."""
+        """Forget the unwatched policies of lower versions."""
         for variant in self._newest.keys() - self._watchers.keys():
             if self.version(variant) < below:
                 del self._newest[variant]
@@ -66,13 +66,13 @@ class NewestPolicies:
         return watcher
 
     def refuse(self, variant: Variant, error: ActorQError) -> None:
-        """Raise an error at each current watcher of a variant, after it has seen the newest policy."""
+        """Raise an error at each current watcher of a variant, after the watcher has received the newest policy."""
         for watcher in self._watchers.get(variant, {}):
             watcher._refused = error
         self._wake(variant)
 
     def close(self) -> None:
-        """End all watchers, after they have seen the newest policy."""
+        """End all watchers, after they have received the newest policy."""
         self._closed = True
         for variant in self._watchers:
             self._wake(variant)
@@ -101,7 +101,9 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._waiting: asyncio.Future[None] | None = None
 
     async def next(self) -> EncodedPolicy | None:
-        """Wait for a policy newer than the last seen. None when the watcher has ended. Raises the error of `refuse`."""
+        """Wait for a policy newer than the last one received. None when the watcher has ended. Raises the error of
+        `refuse`.
+        """
         while self._open:
             if (version := self._newest.version(self._variant)) > self._seen:
                 self._seen = version

@@ -1,6 +1,6 @@
-"""Encodes a policy once into serialized messages for any number of streams, and assembles and checks received ones.
+"""Encodes a policy once into serialized messages for many streams, and assembles and checks received policies.
 
-WatchPolicies and GetPolicy use identical messages under two names, so that both can send the same bytes.
+WatchPolicies and GetPolicy have identical messages under two names, so both can send the same bytes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -75,10 +75,13 @@ class StreamedPolicies:
         except DecodeError as error:
             raise InvalidInputError(f"policy: expected a WatchPoliciesResponse, got other bytes ({error})") from None
         if response.WhichOneof("payload") == "part":
-            # Fields of a newer version are passed on. Held messages are hardly larger than the policy's announced size.
+            # Fields of a newer protocol version are forwarded. The stored messages are hardly larger than the announced
+            # size.
             extra = len(message) - len(response.part.chunk)
             if extra > _MAX_EXTRA_BYTES:
-                raise ExhaustedError(f"policy: expected at most {_MAX_EXTRA_BYTES} bytes besides a chunk, got {extra}")
+                raise ExhaustedError(
+                    f"policy: expected at most {_MAX_EXTRA_BYTES} bytes in addition to a chunk, got {extra}"
+                )
         policy = self._assembler.add(response)
         self._messages.append(message)
         if policy is None:

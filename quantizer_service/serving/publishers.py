@@ -11,8 +11,8 @@ from quantizer_service.store.owner import superseded
 
 _log = logging.getLogger(__name__)
 
-# The stream of a learner that was cut off has ended by then (keepalive of actorq.transport.options). A publisher that
-# is still there lives.
+# A disconnected learner's stream has ended by then (keepalive of actorq.transport.options). A publisher whose stream is
+# still open is alive.
 PATIENCE_S = 45.0
 
 
@@ -38,7 +38,7 @@ class Turn:
         self.replaced.set()
 
     def reason(self) -> ActorQError:
-        """The error for the replaced publisher: only another stream of its own process lets it come back."""
+        """The error for the replaced publisher. It may reconnect only if a stream of its own process replaced it."""
         if self.learner.process in (0, self._by.process):
             return UnavailableError("another publisher of the run has opened its stream; only the newest is served")
         return superseded()
@@ -48,7 +48,7 @@ class Publishers:
     """The publishers of one run. Lives on the event loop.
 
     draining: set when this service drains. patience_s: longest wait for the end of a predecessor's stream.
-    refused: number of publishers refused for good, since the start.
+    refused: number of permanently refused publishers since the start.
     """
 
     def __init__(self, catalog: Catalog, worker: Worker, draining: asyncio.Event, patience_s: float) -> None:
@@ -58,10 +58,10 @@ class Publishers:
         self.refused = 0
 
     async def admit(self, run_id: str, turn: Turn) -> tuple[int, tuple[bytes, ...]]:
-        """Let a publisher begin. See Catalog.claim.
+        """Admit a publisher. See Catalog.claim.
 
-        A learner of the same epoch waits until the stream of another process has ended. Raises ConflictError when it
-        has not by then: this learner is a copy of the one that publishes.
+        A learner of the same epoch waits until the stream of another process has ended. Raises ConflictError after
+        `patience_s`: then this learner is a copy of the publishing learner.
         """
         try:
             await self._worker.do(self._catalog.writer.check, run_id, turn.learner)

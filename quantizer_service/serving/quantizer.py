@@ -28,17 +28,17 @@ R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 
-# The worker waits this long for the event loop to serve a version before it stores the version.
+# The worker waits at most this long for the event loop to serve a version before it stores the version.
 _PATIENCE_S = 1.0
 
 
 class Quantizer:
     """Publishes, serves and lists policies. Must be used in one event loop.
 
-    A learner's calls are answered in their order, and so are those of all readers together.
+    The calls of the learner are answered in order. The calls of all readers share one order.
 
     resources: measures this process.
-    worker: does the CPU work; None for a worker with the default limit.
+    worker: runs the CPU work; None for a worker with the default limit.
 
     policies: the newest policies, and their watchers.
     emitted, refusals: emitted policies by variant, and rungs that the fidelity gate refused by scheme, since the start.
@@ -56,7 +56,7 @@ class Quantizer:
         self.refusals: Counter[str] = Counter()
         self.emit_seconds = Histogram()
         self._publishing: set[asyncio.Task[Receipt]] = set()
-        # Each message of a publication waits for one reader at most, no matter how many there are.
+        # At most one read is in the worker's queue, so that a publication waits for at most one reader.
         self._reader = asyncio.Lock()
         self.draining = asyncio.Event()
         self.publishers = Publishers(self._catalog, self.worker, self.draining, PATIENCE_S)
@@ -70,7 +70,7 @@ class Quantizer:
         return self
 
     def _reading(self, function: Callable[P, R]) -> Callable[P, Awaitable[R]]:
-        """The function, which runs on the worker after all readers that wait."""
+        """The function as a job that runs on the worker after the jobs of earlier readers."""
 
         async def read(*args: P.args, **kwargs: P.kwargs) -> R:
             async with self._reader:
@@ -81,7 +81,7 @@ class Quantizer:
     async def claim(self, run_id: str, scheme: str, turn: Turn) -> tuple[int, tuple[bytes, ...]]:
         """Begin the stream of a learner whose actors use `scheme`. See Publishers.admit.
 
-        With "auto" each actor chooses, and versions are emitted in the watched variants.
+        With "auto" each actor chooses its scheme, and versions are emitted in the watched variants.
         """
         if scheme != AUTO:
             scheme_named(scheme)
@@ -103,7 +103,7 @@ class Quantizer:
         self._publishing.add(task)
         task.add_done_callback(self._publishing.discard)
         try:
-            # Shielded, so that a served version is also stored when the publisher hangs up before its receipt.
+            # Shielded, so that a served version is stored even if the publisher disconnects before its receipt.
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if not begun.is_set():
@@ -126,12 +126,13 @@ class Quantizer:
         scheme_named(variant.scheme)
         if self.draining.is_set():
             raise UnavailableError("the quantizer is draining; connect again later")
-        # Watched before the newest is emitted, so that a version published meanwhile includes this variant.
+        # The watch begins before the newest version is emitted. A version published meanwhile then includes this
+        # variant.
         watcher = self.policies.watch(variant, after_version)
         try:
             if not self._is_newest(variant):
                 async with self._reader:
-                    # Of many watchers that come at once, only the first one emits.
+                    # When many watchers come at once, only the first one emits.
                     if not self._is_newest(variant):
                         await self._emit_newest(variant)
         except BaseException:
@@ -145,7 +146,7 @@ class Quantizer:
         self.policies.close()
 
     async def settle(self) -> None:
-        """Wait until every accepted checkpoint is stored, and nothing writes to the store any more."""
+        """Wait until every accepted checkpoint is stored and all writes to the store have ended."""
         await asyncio.gather(*self._publishing, return_exceptions=True)
         await self.worker.close()
 
@@ -157,7 +158,7 @@ class Quantizer:
         received_at: float,
         begun: threading.Event,
     ) -> Receipt:
-        """begun: set when the emission begins. The version is then also served and stored."""
+        """begun: set when the emission begins. From then on the version will be served and stored."""
         loop = asyncio.get_running_loop()
         emit_seconds, served = 0.0, threading.Event()
 
@@ -186,7 +187,7 @@ class Quantizer:
         try:
             policies = await self.worker.do(publish)
         finally:
-            # Runs even if the version could not be stored, because it is served.
+            # Also runs if the version could not be stored, because it is served.
             for late in self.policies.variants:
                 # Watchers that came during this emission have only the previous version.
                 if not self._is_newest(late):

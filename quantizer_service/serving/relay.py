@@ -30,10 +30,11 @@ class Relay:
     now: clock in Unix seconds, for the lag.
 
     policies: the newest policies of the current run, and their watchers.
-    lag_seconds: time from the learner's snapshot to the newest policy's arrival, by variant and both machines' clocks.
+    lag_seconds: by variant, time from the learner's snapshot to the newest policy's arrival, from the clocks of both
+        machines.
     run_id: run of the served policies; empty before the first.
-    failed: holds the error after an unexpected failure of a feed.
-    describe, list_versions, hold: calls that the upstream answers.
+    failed: holds a feed's unexpected error.
+    describe, list_versions, hold: the upstream answers these calls.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Relay:
 
     def intake(self) -> NoReturn:
         """Raise ConflictError, because a relay accepts no publications."""
-        raise ConflictError(f"this is a relay, which accepts no publications; publish to its {self._upstream.peer}")
+        raise ConflictError(f"a relay accepts no publications; publish to its {self._upstream.peer}")
 
     async def watch(self, variant: Variant, after_version: int) -> Watcher:
         """Watch a variant, even while the upstream is down. Raises NotFoundError for an unknown scheme."""
@@ -107,7 +108,7 @@ class Relay:
         self._upstream.close()
 
     def _serve(self, policy: EncodedPolicy) -> None:
-        """Serve a policy, unless the same run has an equal or newer version here."""
+        """Serve a policy, unless the relay has an equal or newer version of the same run."""
         descriptor = policy.descriptor
         variant = descriptor.variant
         if self.run_id and descriptor.run_id != self.run_id:
@@ -117,7 +118,7 @@ class Relay:
         version = self.policies.version(variant)
         if newest is not None and descriptor.version == version and descriptor.sha256 != newest.descriptor.sha256:
             self.refused[variant] += 1
-            text = "%s serves version %d in %s with other bytes than before; the first bytes stay served"
+            text = "%s serves version %d in %s with other bytes than before; the first bytes are still served"
             _log.error(text, self._upstream.peer, version, variant)
         if descriptor.version <= version:
             return
@@ -133,16 +134,16 @@ class Relay:
             self.failed.set_exception(error)
 
     def _begin_run(self, run_id: str) -> None:
-        """Forget the old run, because versions of different runs cannot be compared, and its actors end."""
+        """Forget the old run: its actors end, and its version numbers mean nothing in the new run."""
         _log.warning("%s now serves run %s, not %s; watchers must reconnect", self._upstream.peer, run_id, self.run_id)
         old, self.policies = self.policies, NewestPolicies(self._leave)
         self.lag_seconds.clear()
-        # Stops all feeds, because others may still hold policies of the old run. Returning watchers open new feeds.
+        # Stops all feeds, because they may still hold policies of the old run. Returning watchers open new feeds.
         self._stop(tuple(self._feeds))
         old.close()
 
     def _leave(self, variant: Variant) -> None:
-        # Also called for the watchers of an old run.
+        # Watchers of an old run call this too.
         if variant not in self.policies.variants:
             self._stop((variant,))
 

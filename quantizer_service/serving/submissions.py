@@ -15,7 +15,7 @@ from actorq.v1 import quantizer_pb2
 from actorq.wire import bounds
 from quantizer_service.store.policy_files import decode_tensors
 
-# Graphs have no weights. The largest known ones have some hundred kilobytes.
+# Graphs have no weights. The largest known graphs have some hundred kilobytes.
 MAX_GRAPH_BYTES = 8 * 1024**2
 
 Submission = wire.Opening | PolicyGraph | Checkpoint | Evaluation
@@ -30,7 +30,7 @@ class _Announced(NamedTuple):
 class SubmissionAssembler:
     """Assembles a publisher's messages: an opening, then graphs and checkpoints in parts, and evaluations.
 
-    Raises InvalidInputError for a message that is out of order or malformed. No message can follow an error.
+    Raises InvalidInputError for a message that is out of order or malformed. After an error it accepts no message.
     """
 
     def __init__(self) -> None:

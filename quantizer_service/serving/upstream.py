@@ -28,7 +28,7 @@ _THREADS = 4
 
 
 class Upstream:
-    """Asks a quantizer or relay over the network. Its policies are checked and keep their received messages.
+    """Calls a quantizer or relay over the network. Checks the received policies and keeps their messages.
 
     describe, list_versions, hold: the client's calls `fidelity`, `page` and `hold`.
     """
@@ -66,13 +66,13 @@ class Upstream:
         raise InvalidInputError(f"{self.peer}: the stream of the policy ended before its last part")
 
     def _stream(self, method: str, request: Message, deadline_s: float | None = None) -> Any:
-        # Responses stay bytes: they are checked here and passed on unchanged.
+        # Responses stay bytes: they are checked here and forwarded unchanged.
         call = self._client.channel.unary_stream(f"/{_SERVICE}/{method}")
         return call(request.SerializeToString(), timeout=deadline_s)
 
     def _calling(self, function: Callable[P, R]) -> Callable[P, Awaitable[R]]:
         async def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            # The server still ends its last calls when the connection is closed. They may succeed elsewhere.
+            # A closing server still ends its last calls. The caller may repeat them elsewhere.
             if self._closed:
                 raise UnavailableError(f"{self.peer}: this relay is ending; connect again later")
             return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))
@@ -82,7 +82,7 @@ class Upstream:
 
 @dataclass(frozen=True)
 class UpstreamStream:
-    """The complete and checked policies of one stream. Another thread may cancel it."""
+    """Yields the complete and checked policies of one stream. Another thread may cancel it."""
 
     call: Any
     variant: Variant
@@ -104,5 +104,5 @@ class UpstreamStream:
                     if (policy := assembler.add(message)) is not None:
                         yield policy
         finally:
-            # Stops the sender after a refused policy.
+            # Tells the sender to stop after a refused policy.
             self.call.cancel()

@@ -1,4 +1,4 @@
-"""Runs the quantizer's CPU work on one thread, with a time limit for each job and detection of hanging jobs."""
+"""Runs the quantizer's CPU work on one thread. Limits the time of each job and detects hanging jobs."""
 
 import asyncio
 import time
@@ -19,8 +19,8 @@ R = TypeVar("R")
 class Worker:
     """Runs functions one after another, in the order of the calls.
 
-    limit_s: time limit of a function. After that its run in ONNX Runtime is ended, and it raises OverdueError.
-    hanging: context of each running function, for a watchdog that ends the process if the function cannot be ended.
+    limit_s: time limit of a function. At the limit its run in ONNX Runtime ends, and the function raises OverdueError.
+    hanging: context of each running function. A watchdog uses it to end the process when a function cannot be ended.
     clock: monotonic seconds.
 
     cancelled: number of functions that exceeded the limit.
@@ -35,7 +35,8 @@ class Worker:
         self._limit_s = limit_s
         self._hanging = hanging or nullcontext()
         self._clock = clock
-        # One thread, because the emitter is not thread-safe, and a second one would take a core from learner or actors.
+        # One thread, because the emitter is not thread-safe. A second thread would also use a core of the learner or
+        # actors.
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="emitter")
         self._running: _Timed | None = None
         self._closed = False
@@ -52,14 +53,14 @@ class Worker:
         return self.busy_s <= self._limit_s
 
     async def close(self) -> None:
-        """Accept no more functions, and wait for those that were accepted."""
+        """Accept no more functions, and wait for the accepted ones."""
         self._closed = True
         await asyncio.get_running_loop().run_in_executor(self._pool, lambda: None)
 
     async def do(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function after all waiting ones. Raises UnavailableError after `close`.
 
-        When the caller is cancelled, a waiting function is dropped and a running one finishes.
+        When the caller is cancelled, a waiting function is dropped and a running function finishes.
         """
         if self._closed:
             raise UnavailableError("the quantizer is draining; connect again later")

@@ -24,15 +24,15 @@ from quantizer_service.store.store import PolicyStore
 
 _log = logging.getLogger(__name__)
 
-# Policies that a read-only quantizer keeps in memory besides the newest version's.
+# Number of policies that a read-only quantizer keeps in memory, apart from the newest version's.
 _MAX_SERVED = 16
 _DEFAULT_PAGE_SIZE = 100
 
 
 class Catalog:
-    """The retained versions of one run. For one thread at a time.
+    """The retained versions of one run. Only one thread at a time may use it.
 
-    store: a PolicyStore to publish to, or a PolicyReader, which keeps the versions of the moment when it was opened.
+    store: a PolicyStore to publish to, or a PolicyReader, which has the versions that existed when it was opened.
     emit_again: emits a retained version in a missing scheme, with signed weights.
     """
 
@@ -41,7 +41,7 @@ class Catalog:
         self._writable = store if isinstance(store, PolicyStore) else None
         self._emit_again = emit_again
         self._served: dict[tuple[int, Variant], Policy] = {}
-        # The newest version in memory, and its emitted policies by variant. It is served before the disk has it.
+        # The newest version in memory, and its emitted policies by variant. It is served before it is on disk.
         self._newest, self._policies = _newest(store)
         self._highest = store.taken_version
 
@@ -65,7 +65,7 @@ class Catalog:
     def claim(self, run_id: str, learner: Lineage = UNCHECKED) -> tuple[int, tuple[bytes, ...]]:
         """The version above which the publisher must continue (0 for none), and the digests of the stored graphs.
 
-        Any version up to it may have been served, even if a killed process did not store it. The first run to claim
+        Any version up to it may have been served, even if the process died before storing it. The first run that claims
         the store owns it. Raises as PolicyStore.check does.
         """
         self.writer.claim(run_id, learner)
@@ -95,7 +95,7 @@ class Catalog:
             self.writer.add_version(self._newest, self._policies.values())
 
     def get(self, variant: Variant, version: int = 0) -> Policy:
-        """A policy of a retained version (0 for the newest). Emits and stores a missing variant now.
+        """A policy of a retained version (0 for the newest). A missing variant is emitted and stored first.
 
         Raises NotFoundError for an unknown scheme or version, InvalidInputError for a damaged file.
         """
@@ -118,7 +118,7 @@ class Catalog:
         return policy
 
     def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
-        """The descriptor of a retained policy, in an emitted encoding if there is one. Arguments and errors: `get`."""
+        """The descriptor of a retained policy, in an encoding that is emitted, if any. Arguments and errors: `get`."""
         variants = [variant_of(scheme, each) for each in WEIGHT_ENCODINGS]
         served = version in (0, self.newest_version)
         emitted = (each for each in variants if (each in self._policies if served else self._store.has(version, each)))
@@ -129,7 +129,7 @@ class Catalog:
 
         page_size: 0 for 100. page_token: the token of the page before; empty for the first page.
         """
-        # A token is the last version of its page, so that pages stay consistent while versions come and go.
+        # A token is the last version of its page, so that pages stay consistent while versions are added and removed.
         versions = [entry for entry in self._store.versions() if not page_token or entry.version < int(page_token)]
         size = page_size or _DEFAULT_PAGE_SIZE
         page = tuple(versions[:size])
@@ -154,11 +154,11 @@ class Catalog:
             _log.info("evaluation of version %d dropped: it is not retained", evaluation.policy_version)
 
     def _missing(self, checkpoint: Checkpoint, variant: Variant, emitted: Callable[[Variant], Policy | None]) -> Policy:
-        """Make a variant from one with the same numbers, or else emit it. emitted: finds other variants."""
+        """Make a variant from another variant with the same numbers, or emit it. emitted: finds other variants."""
         sibling = next(filter(None, map(emitted, variant.siblings)), None)
         policy = sibling or self._emit_again(checkpoint, variant.scheme)
         policy = in_weight_encoding(policy, variant.weight_encoding)
-        # A version that is served but not yet stored gets no file for this variant, which can be emitted again.
+        # A version that is served but not yet stored gets no file for this variant. The variant can be emitted again.
         if self._writable is not None and self._writable.retains(checkpoint.version):
             self._writable.add_policy(policy)
         return policy
@@ -192,7 +192,8 @@ def _newest(store: PolicyReader) -> tuple[Checkpoint | None, dict[Variant, Polic
             policies = {variant: store.policy(retained.version, variant) for variant in retained.variants}
             checkpoint = store.checkpoint(retained.version)
         except NotFoundError:
-            # The store's writer has removed it for newer ones. The next version here may still be retained.
+            # The store's writer has removed this version for newer ones. The next version in the list may still be
+            # retained.
             continue
         return checkpoint, {variant: policy for variant, policy in policies.items() if policy is not None}
     return None, {}

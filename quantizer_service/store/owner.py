@@ -1,4 +1,4 @@
-"""The learner that a store takes versions from: of two copies of a run's folder, only one publishes."""
+"""The learner that publishes to a store. If a run's folder was copied, only one of the two learners publishes."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ _MOST_REFUSED = 64
 class Owner:
     """The learner process that published last.
 
-    epoch, process: see Lineage; 0 before the first. refused: numbers of the newest processes of this epoch that wanted
-    to publish beside the owner. Later processes of their folder are refused too.
+    epoch, process: see Lineage; 0 before the first.
+    refused: numbers of the newest refused processes of this epoch. Later processes of their folders are refused too.
     """
 
     epoch: int = 0
@@ -21,7 +21,7 @@ class Owner:
     refused: tuple[int, ...] = ()
 
     def followed_by(self, learner: Lineage) -> "Owner":
-        """The owner once a learner has taken the store over. Raises ConflictError when it may not."""
+        """The new owner, after a learner has taken over the store. Raises ConflictError when the learner may not."""
         if not learner.processes:
             return self
         if learner.epoch > self.epoch:
@@ -32,13 +32,13 @@ class Owner:
         return Owner(self.epoch, learner.process, self.refused)
 
     def refusing(self, learner: Lineage) -> "Owner":
-        """The owner, after it was there before another learner."""
+        """The owner after it has refused another learner."""
         return Owner(self.epoch, self.process, (*self.refused, learner.process)[-_MOST_REFUSED:])
 
 
 def superseded() -> ConflictError:
-    """The error for a learner that may not go on with its run."""
+    """The error for a learner that may not continue its run."""
     return ConflictError(
-        "this learner's folder is a copy, and another learner has gone on with the run; end one of the two. To go on "
-        "from this folder instead of the other, give it a new epoch: actorq restore RUN_DIR"
+        "this learner's folder is a copy, and another learner has continued the run; end one of the two. "
+        "To continue from this folder instead of the other, give it a new epoch: actorq restore RUN_DIR"
     )

@@ -1,7 +1,7 @@
 """Encodes the FP32 tensors of a version as a file. actorq.statefiles.policies has the other files of a version.
 
-Every file contains a digest, or has it in the JSON file beside it. Versions are not flushed to the disk. A power cut
-may damage the newest ones, but the learner publishes a newer version within seconds.
+Every file contains a digest, or its JSON file does. Versions are not flushed to the disk. A power cut may damage
+the newest versions, but the learner publishes a newer version within seconds.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ Tensors = dict[str, NDArray[Any]]
 
 
 def sealed_tensors(checkpoint: Checkpoint) -> SealedBytes:
-    """The bytes of a version's file: those that were received, if any."""
+    """The bytes of a version's file: the received bytes, if any."""
     if checkpoint.received is not None:
         return checkpoint.received
     data = encode_tensors(checkpoint)
@@ -29,7 +29,7 @@ def encode_tensors(checkpoint: Checkpoint) -> bytes:
     """Parameters and calibration batches as safetensors."""
     calibration = {CALIBRATION_PREFIX + name: array for name, array in checkpoint.calibration.items()}
     tensors = {**checkpoint.parameters, **calibration}
-    # Not ascontiguousarray, which turns a scalar into a vector.
+    # Does not use ascontiguousarray, which turns a scalar into a vector.
     return bytes(save({name: np.asarray(array, order="C") for name, array in tensors.items()}))
 
 
@@ -43,7 +43,7 @@ def decode_tensors(data: bytes, what: str) -> tuple[Tensors, Tensors]:
 
 
 def split_tensors(tensors: Tensors) -> tuple[Tensors, Tensors]:
-    """Parameters, and calibration batches, whose names have a prefix."""
+    """Parameters, and calibration batches. The names of calibration batches have a prefix."""
     prefix = CALIBRATION_PREFIX
     calibration = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
     return {name: array for name, array in tensors.items() if not name.startswith(prefix)}, calibration

@@ -36,10 +36,11 @@ class Entry:
 
 
 class PolicyReader:
-    """The versions of one run in a directory at the moment when it was opened. Not thread-safe.
+    """The versions of one run that existed when the directory was opened. Not thread-safe.
 
-    store.py lists the files. Damaged versions are skipped with a warning. Versions that the store's writer removes
-    meanwhile are skipped or raise NotFoundError. Raises UserError when the folder is unreadable or has another format.
+    store.py lists the files. Damaged versions are skipped with a warning. When the store's writer removes a version
+    meanwhile, it is skipped or raises NotFoundError. Raises UserError when the folder is unreadable or has another
+    format.
 
     graphs: the graphs by digest.
     damaged: the fault of each unreadable version.
@@ -60,10 +61,10 @@ class PolicyReader:
         self.run_id, self.owner = self._load_run()
         self._load_graphs()
         self._load_versions(numbers)
-        # Includes unreadable versions, because their numbers are taken.
+        # Includes unreadable versions, because their numbers are used.
         self.highest_version = max(numbers, default=0)
         self.taken_version = self.highest_version
-        """Any version up to this one may have been served. No number up to it is used again."""
+        """Any version up to this one may have been served. Numbers up to it are never used again."""
 
     def retains(self, version: int) -> bool:
         """Whether this version is retained and readable."""
@@ -83,14 +84,14 @@ class PolicyReader:
             return self._read_checkpoint(version)
 
     def policy(self, version: int, variant: Variant) -> Policy | None:
-        """An emitted policy; None when this variant was not emitted yet. Raises like `checkpoint`."""
+        """An emitted policy; None when this variant is not emitted yet. Raises like `checkpoint`."""
         if not self.has(version, variant):
             return None
         with self._unless_removed(version):
             return stored.read_policy(self._folder(version), variant)
 
     def has(self, version: int, variant: Variant) -> bool:
-        """Whether this variant was emitted. Raises like `checkpoint`."""
+        """Whether this variant is emitted. Raises like `checkpoint`."""
         return variant in self._entry(version).variants
 
     def _folder(self, version: int) -> Path:
@@ -106,7 +107,7 @@ class PolicyReader:
 
     @contextmanager
     def _unless_removed(self, version: int) -> Iterator[None]:
-        """Raise NotFoundError for a version that the store's writer has removed. Pass on errors of damaged versions."""
+        """Raise NotFoundError for a version that the store's writer has removed. Re-raise other errors."""
         try:
             yield
         except (InvalidInputError, FileNotFoundError):
@@ -140,7 +141,7 @@ class PolicyReader:
                 model = stored.read_verified(path.with_suffix(".onnx"), bytes.fromhex(path.stem))
                 graph = read_graph(model) if "contract" in tree else _graph_of_names(path, tree, model)
             except (InvalidInputError, ValueError) as error:
-                # Otherwise the store's writer has removed it, because no version needs it.
+                # Otherwise the store's writer has removed the graph, because no version needs it.
                 if path.exists():
                     _log.warning("graph skipped: %s", error)
                 continue
@@ -192,7 +193,7 @@ def _digest(path: Path, tree: Mapping[str, Any], name: str) -> bytes:
 
 
 def _graph_of_names(path: Path, tree: dict[str, Any], model: bytes) -> PolicyGraph:
-    """A graph that was stored before models had signatures: its names tell the roles."""
+    """A graph stored before models had signatures. The names of its outputs give their roles."""
     outputs = [value.name for value in onnx.ModelProto.FromString(model).graph.output]
     inputs, spans = (field_of(path, tree, name, list) for name in ("inputs", "action_spans"))
     discrete = field_of(path, tree, "discrete_actions", bool)

@@ -37,9 +37,10 @@ _log = logging.getLogger(__name__)
 # The newest unused graphs are kept for later versions. The limit protects memory and disk from a faulty publisher.
 _MAX_UNUSED_GRAPHS = 8
 
-# Longer than nearly any evaluation. A client that needs more time asks again. A dead client blocks no longer than this.
+# Longer than nearly any evaluation. A client that needs more time asks again. A dead client holds a version no longer
+# than this.
 MAX_HOLD_S = 3600.0
-# More than a run has evaluators. Each hold keeps the files of one version, which must not fill the disk.
+# More than the evaluators of a run. Each hold keeps the files of one version, which must not fill the disk.
 MAX_HOLDS = 16
 
 
@@ -115,7 +116,7 @@ class PolicyStore(PolicyReader):
         self._own(run_id, self.check(run_id, learner))
 
     def refuse(self, learner: Lineage) -> None:
-        """Refuse a learner that wants to publish beside the owner, and all later processes of its folder."""
+        """Refuse a learner that competes with the owner, and all later processes of the learner's folder."""
         if self.run_id is not None:
             self._own(self.run_id, self.owner.refusing(learner))
 
@@ -135,10 +136,10 @@ class PolicyStore(PolicyReader):
         partial = folder.with_name(f".{folder.name}.partial")
         tensors, digest = policy_files.sealed_tensors(checkpoint)
         emitted = {policy.descriptor.variant: policy for policy in policies}
-        # The error names no version, so that it is told once.
+        # The error names no version, so that repeated errors are logged once.
         with _writing(self._directory), ExitStack() as undo:
             partial.mkdir()
-            # A full disk is not filled further by what does not fit.
+            # Removes a partial version, so that it does not fill the disk further.
             undo.callback(shutil.rmtree, partial, ignore_errors=True)
             (partial / "checkpoint.safetensors").write_bytes(tensors)
             tree = {
@@ -158,7 +159,9 @@ class PolicyStore(PolicyReader):
         self._retain()
 
     def add_policy(self, policy: Policy) -> None:
-        """Store another variant of a retained version. Flushed before it is served: a second emission might differ."""
+        """Store another variant of a retained version. Flushed to disk before it is served, because a second emission
+        may differ.
+        """
         version, variant = policy.descriptor.version, policy.descriptor.variant
         entry, folder = self._entry(version), self._folder(version)
         with _writing(folder):
@@ -171,7 +174,8 @@ class PolicyStore(PolicyReader):
     def hold(self, version: int, seconds: float) -> float:
         """Retain a version until its next evaluation, for at most `seconds`. Returns the granted seconds.
 
-        The version may be added later. Raises NotFoundError for one that is gone, InvalidInputError for a damaged one.
+        The version may be added later. Raises NotFoundError for a removed version, InvalidInputError for a damaged
+        version.
         """
         if version <= self.highest_version:
             self._entry(version)
@@ -203,16 +207,16 @@ class PolicyStore(PolicyReader):
         for version in self._entries.keys() - retained:
             folder = self._folder(version)
             removed = folder.with_name(f".{folder.name}.removed")
-            # Renamed first, so that a half removed folder does not look like a damaged version.
+            # Renamed first, so that a partly removed folder does not look like a damaged version.
             with _writing(folder), suppress(FileNotFoundError):
                 folder.replace(removed)
             del self._entries[version]
-            # What is left is removed at the next start.
+            # The next start removes the rest.
             shutil.rmtree(removed, ignore_errors=True)
         self._drop_unused_graphs()
 
     def _evaluated(self) -> Iterable[int]:
-        """The best versions, and the newest evaluated one, which gives the final result of a run."""
+        """The best versions, and the newest evaluated version, whose evaluation is the run's final result."""
         returns = {
             version: entry.mean_return for version, entry in self._entries.items() if entry.mean_return is not None
         }
@@ -242,7 +246,7 @@ class PolicyStore(PolicyReader):
 
 
 class Holds:
-    """Holds keep versions in the store until their evaluation, in memory only. clock: monotonic seconds."""
+    """Keeps versions in the store until their evaluation. Holds exist in memory only. clock: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -250,7 +254,9 @@ class Holds:
         self._ends: dict[int, float] = {}
 
     def grant(self, version: int, seconds: float) -> float:
-        """Hold a version. Returns the granted seconds, at most `MAX_HOLD_S`. Of `MAX_HOLDS` others the oldest ends."""
+        """Hold a version. Returns the granted seconds, at most `MAX_HOLD_S`. If `MAX_HOLDS` others exist, the oldest
+        hold ends.
+        """
         granted = min(seconds, MAX_HOLD_S)
         self.end(version)
         while len(self.versions()) >= MAX_HOLDS:

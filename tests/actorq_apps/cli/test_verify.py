@@ -150,7 +150,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "checkpoints/000000000016/state.json": (flip, "checkpoints/000000000016", "whole checkpoint"),
     "checkpoints/000000000016/tensors.safetensors": (flip, "checkpoints/000000000016", "whole checkpoint"),
     "policies/run.json": (flip, "policies/run.json", "other copy"),
-    "policies/00000002/checkpoint.json": (flip, "policies/00000002/checkpoint.json", "number stays taken"),
+    "policies/00000002/checkpoint.json": (flip, "policies/00000002/checkpoint.json", "number is not used again"),
     "policies/00000002/evaluation.json": (flip, "policies/00000002/evaluation.json", "not evaluated"),
     f"policies/graphs/{GRAPH.digest.hex()}.onnx": (
         flip,

@@ -1,4 +1,4 @@
-"""What auto takes of a comparison, and the models that it times."""
+"""The scheme that auto chooses in a comparison, and the models that a comparison times."""
 
 from collections.abc import Callable
 from io import StringIO
