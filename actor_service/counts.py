@@ -21,7 +21,7 @@ class Count:
 
 @dataclass(frozen=True)
 class ActorCounts:
-    """Counts of retries, policy latencies and environment faults. `actor_metrics` says what each one counts."""
+    """Counts of retries, policy latencies and environment faults. `actor_metrics` describes each count."""
 
     learner_retries: Count = field(default_factory=Count)
     quantizer_retries: Count = field(default_factory=Count)
@@ -33,5 +33,5 @@ class ActorCounts:
     environment_resets: Count = field(default_factory=Count)
 
     def add_fault(self, restarted: bool) -> None:
-        """Count a fault of an environment, after which it was restarted or only reset."""
+        """Count a fault of an environment. restarted: whether the environment was recreated, not just reset."""
         (self.environment_restarts if restarted else self.environment_resets).add()

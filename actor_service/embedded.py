@@ -35,10 +35,10 @@ _CLAIMED = "actorq_has_it"
 
 
 class OwnEnvironment:
-    """An environment that only this process can make: by a class or a function, or a single open object.
+    """An environment that only this process can make: a class, a function, or a single open object.
 
-    name: for people. The id is `caller/NAME`.
-    registered_id: the id under which Gymnasium knows an open object; None if it does not.
+    name: for messages. The id is `caller/NAME`.
+    registered_id: the id of an open object in Gymnasium; None if it has none.
     """
 
     def __init__(self, name: str, given: Factory | gymnasium.Env[Any, Any]) -> None:
@@ -54,7 +54,7 @@ class OwnEnvironment:
         return isinstance(given, gymnasium.Env)
 
     def claim(self) -> None:
-        """Take an open environment for one run, until `free`. Raises UserError while another run has it."""
+        """Reserve an open environment for one run, until `free`. Raises UserError while another run has it."""
         if self._shared is not None:
             if getattr(self._shared.environment, _CLAIMED, False):
                 raise UserError(
@@ -70,11 +70,11 @@ class OwnEnvironment:
 
     @property
     def is_single(self) -> bool:
-        """Whether there is only one object, which explorer and evaluator share."""
+        """Whether there is only one object, which the explorer and the evaluator share."""
         return self._shared is not None
 
     def user(self) -> tuple[Factory, Callable[[], None]]:
-        """A factory for one role, and the function to call when the role needs no environment for a time."""
+        """A factory for one role, and the function to call while the role does not need the environment."""
         if self._shared is not None:
             user = User(self._shared)
             return user.make, user.release
@@ -82,7 +82,7 @@ class OwnEnvironment:
         return self._factory, lambda: None
 
     def describe(self, config: RunConfig) -> EnvironmentSpec:
-        """The spec of the environment, which has been reset and stepped once. Raises UserError when it does not work.
+        """The spec of the environment, after a reset and one step. Raises UserError when the environment does not work.
 
         config: with the environment's backend, arguments and wrappers.
         """
@@ -102,7 +102,7 @@ class OwnEnvironment:
     ) -> Evaluation:
         """Greedy episodes of one policy. Blocks. Raises UnavailableError on `stop`.
 
-        rows: observations per call of the policy, as its actors have: dynamic int8 ranges depend on them.
+        rows: observations per call of the policy, as in its actors: dynamic int8 ranges depend on them.
         """
         factory, release = self.user()
         most = 1 if self.is_single else MOST_ENVIRONMENTS
@@ -129,12 +129,12 @@ class _ThreadClock:
         self._seconds = 0.0
 
     def begin(self) -> Callable[[], float]:
-        """Measure the calling thread from now on. Returns `seconds`."""
+        """Measure the calling thread. Returns `seconds`."""
         self._clock = time.pthread_getcpuclockid(threading.get_ident())
         return self.seconds
 
     def seconds(self) -> float:
-        """The seconds so far; after the end of the thread, those of the last call before."""
+        """The CPU seconds so far. After the end of the thread: the seconds at the last call before the end."""
         if self._clock is not None:
             try:
                 self._seconds = time.clock_gettime(self._clock)
@@ -144,10 +144,10 @@ class _ThreadClock:
 
 
 class _NoGuard:
-    """Checks nothing: the program that owns the process decides how long a call may take."""
+    """Checks nothing: the program that owns the process decides how long a call may last."""
 
     def watch(self) -> Watched:
-        """A context that nobody reads."""
+        """A context without effect."""
         return Watched(time.monotonic)
 
     def start(self) -> None:
@@ -162,7 +162,7 @@ class EmbeddedActor:
     """Takes part in a run with one explorer and one evaluator, on threads of this process.
 
     config: of the run. learner, quantizer: addresses.
-    on_end: called once for each role, from its thread, with its error or None.
+    on_end: called once for each role, on its thread, with its error or None.
     """
 
     environment: OwnEnvironment
@@ -187,14 +187,14 @@ class EmbeddedActor:
         ]
 
     def start(self) -> None:
-        """Join the run and begin."""
+        """Join the run and start to act."""
         for role in self._roles:
             role.start()
 
     def close(self, flush_s: float = 0.0) -> None:
         """Stop acting, send the queued segments for at most `flush_s` seconds, and wait for the threads.
 
-        A thread in a call to the environment that does not return is left behind; it is a daemon.
+        A thread whose environment call does not return is abandoned. It is a daemon thread.
         """
         for role in self._roles:
             role.drain(flush_s)
@@ -235,7 +235,7 @@ class EmbeddedActor:
         return replace(measure_process(name, role, node), cpu_seconds=self._evaluators_cpu.seconds())
 
     def _measure_explorer(self, name: str, role: str, node: str) -> ProcessStats:
-        """What this process has used since the start of the run, without the evaluator's thread."""
+        """The process's resource use since the start of the run, without the evaluator's thread."""
         stats = measure_process(name, role, node)
         used = stats.cpu_seconds - self._cpu_before - self._evaluators_cpu.seconds()
         return replace(stats, cpu_seconds=max(0.0, used))

@@ -1,4 +1,4 @@
-"""An actor's Prometheus metrics, computed for each scrape. The acting loop does not know them."""
+"""An actor's Prometheus metrics, computed for each scrape and independent of the acting loop."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,9 @@ def actor_metrics(role: ActorRole) -> Iterator[Metric]:
     yield counter(
         "actorq_actor_environment_steps", "Transitions that this process has explored.", report.environment_steps
     )
-    yield gauge("actorq_actor_policy_version", "Policy version that acts; 0 before the first.", report.policy_version)
+    yield gauge(
+        "actorq_actor_policy_version", "Version of the acting policy; 0 before the first.", report.policy_version
+    )
     yield gauge(
         "actorq_actor_served_policy_version",
         "Newest policy version that the quantizer, or its relay, has sent here; 0 before the first.",
@@ -55,7 +57,7 @@ def _policies(report: ActorReport, counts: ActorCounts) -> Iterator[Metric]:
     )
     yield histogram(
         "actorq_actor_policy_wait_seconds",
-        "Time that the environments waited for a newer policy, because of actor.max_steps_per_policy.",
+        "Time that the environments waited for a newer policy because of actor.max_steps_per_policy.",
         counts.policy_wait_seconds,
     )
     yield labelled_gauge(

@@ -30,7 +30,7 @@ from actorq.domain.status import Sampling
 from actorq.process import EXIT_OK, ProcessSettings, Service, parse_arguments, run_process
 from actorq.v1 import actor_pb2, actor_pb2_grpc
 
-# What the actor reads of its own settings. The learner sends the run's settings to actors and evaluators.
+# The part of its own settings that the actor uses. The learner sends the run's settings.
 _READS = (
     *("environment", "environment_args", "environment_wrappers", "environment_backend", "image_layout"),
     *("environments_per_actor", "scheme", "algorithm", "algorithm_args", "ppo.squash", "impala.squash"),
@@ -49,14 +49,15 @@ class ActorSettings(Settings):
     )
     weight_encoding: Literal["auto", "signed", "unsigned"] = Field(
         "auto",
-        description="encoding of int8 weights; auto: the fastest that this processor computes exactly, measured at the "
-        "start",
+        description="encoding of int8 weights; auto: the fastest one that this processor computes exactly, "
+        "measured at the start",
     )
     linger_s: float = Field(
         0.0,
         ge=0,
         le=86_400,
-        description="seconds to stay after the run is over, unless told to end: whoever removes the pods has this time",
+        description="seconds to stay alive after the end of the run, so that a cluster can remove the pods; "
+        "SIGTERM ends the wait",
     )
     record: Path | None = Field(None, description="file for a video of each evaluation; only for role standalone")
     sampled: bool = Field(
@@ -107,7 +108,7 @@ class ActorService(Service):
             self._role = StandaloneEvaluator(host, config, settings.record, sampling)
             return
         self._learner = LearnerClient(settings.learner, certificates)
-        # A user who configures an environment on this machine trusts its module.
+        # The user configures this environment on this machine and so trusts its module.
         allowed = {*config.actor.allow_modules, *modules_of(config.environment, config.environment_arguments)}
         kind = Explorer if settings.role == "actor" else Evaluator
         self._role = kind(host, self._learner, allowed)
@@ -127,7 +128,7 @@ class ActorService(Service):
         if self._fault is not None:
             raise self._fault
         if self._role.run_is_over:
-            # Kubernetes would start a container that has ended again.
+            # Otherwise Kubernetes would restart the container after its end.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._linger_s):
                     await self._told_to_end.wait()
@@ -153,12 +154,14 @@ class ActorService(Service):
 
 
 def _arithmetic(weight_encoding: str) -> Arithmetic:
-    """What this processor computes exactly, in the chosen encoding. Raises UserError if it does not."""
+    """The instructions that this processor computes exactly with the chosen encoding. Raises UserError if it computes
+    none.
+    """
     return arithmetic() if weight_encoding == "auto" else arithmetic().only(weight_encoding)
 
 
 def _evaluation_sampling(config: RunConfig) -> Sampling:
-    """How a run draws actions. An algorithm that is not built in may have the built-in ones' setting `squash`."""
+    """How a run draws actions. An algorithm that is not built in may have the setting `squash` too."""
     return config.sampling or ("squashed" if config.algorithm_args.get("squash") else "clipped")
 
 

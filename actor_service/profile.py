@@ -27,7 +27,7 @@ from actorq.process import EXIT_OK
 from actorq.profiling import Order
 from actorq.timing import HOPELESS, time_calls
 
-# Multiples of the configured number of environments that are measured.
+# Measured multiples of the configured number of environments.
 _FACTORS = (0.25, 1.0, 4.0)
 _MOST_ENVIRONMENTS = 1024
 # Limits of the recorded transitions and of their bytes.
@@ -120,7 +120,7 @@ def _behavior(
 
 
 class _NoPolicy:
-    """Stands in for a policy while all actions are uniformly random. The loop never calls it."""
+    """Replaces the policy while all actions are uniformly random. The loop never calls it."""
 
     descriptor = PolicyDescriptor(
         *("profile", 1, 0, FP32, b"", 0, 0, 0.0), FidelityReport(0, 0.0, 0.0, 0.0, 0.0, None, ())
@@ -145,7 +145,7 @@ def record(order: Order) -> None:
 
 
 def measure(order: Order) -> dict[str, Any]:
-    """Times for each number of environments: environment step, policy call, loop step. Also the times to load."""
+    """Times for each number of environments: environment step, policy call, loop step. Also the load times."""
     config, spec, policies = order.config, order.folder.spec(), order.folder.policies()
     configured = config.environments_per_actor
     # Only the learner knows the algorithms of installed packages.

@@ -1,4 +1,4 @@
-"""Uploads segments and evaluations to the learner: on its own thread, exactly once, within the granted credit."""
+"""Uploads segments and evaluations to the learner on its own thread, exactly once, within the granted credit."""
 
 import logging
 import random
@@ -23,7 +23,7 @@ from actorq.v1 import learner_pb2
 
 Item = Segment | Evaluation
 
-# A learner flushes about once a second. These limits of the unflushed items cover many such periods.
+# A learner flushes about once a second. These limits for unflushed items cover many flushes.
 _MOST_UNFLUSHED_ITEMS = 1024
 _MOST_UNFLUSHED_BYTES = 64 * 2**20
 
@@ -36,8 +36,8 @@ class Uploader:
 
     Items wait in order until the learner has acknowledged them. At most `capacity` items wait for credit; the credit
     limits the items in flight. Acknowledged items are kept until they are on the learner's disk. After a broken stream
-    the uploader joins again and resumes after the last stored item. A power cut at the learner may lose acknowledged
-    items; the unflushed ones are then sent again.
+    the uploader joins again and resumes after the last stored item. A power cut at the learner may lose
+    acknowledged items. The uploader then sends the unflushed items again.
 
     join: announces the actor and returns its membership. Raises ConflictError when another process has taken its name.
     report: returns the actor's report, sent every `period_s` seconds and more often at first.
@@ -97,7 +97,7 @@ class Uploader:
     def await_credit(self, stop: threading.Event) -> None:
         """Wait until the next segment could be sent at once, or `stop` is set.
 
-        An actor that collects only then acts with a policy as new as possible, because no segment waits for credit.
+        An actor that collects only then uses the newest possible policy, because no segment waits for credit.
         """
         with self._changed:
             self._wait_for_room(lambda: max(self._newest, self._acknowledged) < self._credit or stop.is_set())
@@ -127,7 +127,7 @@ class Uploader:
 
     @property
     def acknowledged(self) -> int:
-        """The highest sequence that the learner has ever stored. It does not fall when the learner loses some."""
+        """The highest sequence that the learner has ever stored. It does not fall when the learner loses items."""
         with self._changed:
             return self._most_acknowledged
 
@@ -168,7 +168,7 @@ class Uploader:
         ended = threading.Event()
         opened = False
         assert self._spec is not None
-        # Encoded here, because gRPC takes an error in its thread for a broken stream.
+        # Encoded here, because gRPC would report an error in its thread as a broken stream.
         opening = wire.upload_to_proto(wire.StreamOpening(self.name, self._incarnation, self._spec, self._lost_through))
         call = self._call = self.client.stub.StreamTrajectories(self._requests(opening, ended))
         try:
@@ -196,7 +196,7 @@ class Uploader:
     def _raise(self, error: grpc.RpcError, opened: bool) -> None:
         translated = error_from_rpc(error, self.client.peer)
         if isinstance(translated, InvalidInputError) and not opened:
-            # The run cannot use this environment: an error in the settings, which the learner explains in one line.
+            # The run cannot use this environment. The settings are wrong, and the learner's error says why on one line.
             raise UserError(str(translated).removeprefix(f"{self.client.peer}: ")) from None
         if isinstance(translated, NotFoundError):
             # The learner restarted between Join and the stream, and does not know this actor: join again.
@@ -232,7 +232,7 @@ class Uploader:
             )
 
     def _handle(self, answer: wire.StreamAnswer) -> bool:
-        """Returns whether the stream works. A learner may open a stream and then refuse each item: its disk is full."""
+        """Returns whether the stream works. A learner with a full disk may open a stream and then refuse each item."""
         with self._changed:
             works = answer.acknowledged > self._acknowledged
             self._acknowledged = max(self._acknowledged, answer.acknowledged)
@@ -263,14 +263,14 @@ class Uploader:
             if item is not None:
                 yield wire.upload_to_proto(item)
                 if isinstance(item, Segment) and not sent:
-                    # More frequent after the first segment too, because a short run would end within one period.
+                    # Also more frequent after the first segment, because a short run would end within one period.
                     report_at, period_s = time.monotonic(), soon_s
                 sent = item.sequence
             if time.monotonic() >= report_at:
                 report_at, period_s = time.monotonic() + period_s, min(2 * period_s, self._period_s)
                 yield wire.upload_to_proto(wire.Reported(self.report(), sent))
         if not ended.is_set():
-            # A last report, so that even a run of seconds knows the process's total resource use.
+            # A last report, so that even a run of seconds reports the process's total resource use.
             yield wire.upload_to_proto(wire.Reported(self.report(), sent))
 
     def _next_item(self, ended: threading.Event, until: float) -> Item | None:

@@ -12,14 +12,14 @@ from actor_service.policies.policy import OnnxPolicy
 class BehaviorPolicy(ABC):
     """Chooses the actions of N environments.
 
-    columns: what segments hold about the last actions besides the actions, [N, ...] by the name of the column. With
-        "actions", segments hold these instead of the environments' actions: the drawn values before they are clipped or
-        squashed. Each call overwrites the arrays.
+    columns: further data on the last actions for the segments, [N, ...] by the name of the column. If it has "actions",
+        segments hold these instead of the environments' actions: the drawn values before they are clipped or squashed.
+        Each call overwrites the arrays.
     """
 
     columns: Mapping[str, NDArray[Any]] = {}
     needs: Collection[str] = ()
-    """Roles of the policy's outputs that it reads, or names of outputs without a role."""
+    """Outputs of the policy that it reads: roles, or names of outputs without a role."""
 
     @abstractmethod
     def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:

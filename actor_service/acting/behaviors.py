@@ -24,7 +24,7 @@ def behavior_policy(
     rng: np.random.Generator,
     wanted: Collection[str] = (),
 ) -> BehaviorPolicy:
-    """The behavior policy of a number of environments: it draws actions if the run does, else it adds noise.
+    """The behavior policy for a number of environments. It draws actions if the run does; otherwise it adds noise.
 
     Without sampling, `exploration` has a rate for each environment. wanted: names of the run's further columns. Raises
     UserError when this actor does not know the sampler.
@@ -44,7 +44,7 @@ def _sampler_named(name: str) -> "Sampler":
     installed = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
     if name not in installed:
         raise UserError(
-            f"the run draws actions by {name!r}, and this actor knows {', '.join([*SAMPLERS, *installed])} alone: run "
+            f"the run draws actions by {name!r}, and this actor knows only {', '.join([*SAMPLERS, *installed])}: run "
             "all services with one version, and install the package with this sampler here"
         )
     return cast(Sampler, load(installed[name], f"sampler {name}"))
@@ -60,6 +60,7 @@ def _sampler(squash: bool, spec: EnvironmentSpec, environments: int, rng: np.ran
 
 Sampler = Callable[[EnvironmentSpec, int, np.random.Generator], BehaviorPolicy]
 SAMPLERS: dict[str, Sampler] = {"clipped": partial(_sampler, False), "squashed": partial(_sampler, True)}
-"""What draws actions, by the name that the run's algorithm has in `sampling`. Installed packages add others by entry
-points of the group `ENTRY_POINTS`."""
+"""The samplers of actions, by the name in `sampling` of the run's algorithm. Installed packages add samplers by entry
+points of the group `ENTRY_POINTS`.
+"""
 ENTRY_POINTS = "actorq.samplers"

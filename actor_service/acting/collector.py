@@ -20,7 +20,7 @@ from actorq.domain.trajectory import Episode, PolicySpan, Segment
 
 _OLDEST = 255
 
-# Upper bounds for the encoded parts of a segment other than its columns.
+# Upper bounds for the encoded size of a segment without its columns.
 _HALF_EPISODE_BYTES = 11
 _SPAN_BYTES = 40
 _HEADERS_BYTES = 64
@@ -32,11 +32,11 @@ def fitting_segment_length(
 ) -> int:
     """Steps per segment: at most `longest`, few enough for a message of `max_bytes`, and at least 1.
 
-    The estimate allows a new policy at each step and an episode's end at every second step. further: more columns.
+    The estimate assumes a new policy at each step and an episode's end at every second step. further: more columns.
     """
     columns = columns_of(spec, further)
     row = environments * (sum(each.nbytes for each in columns if each.per is not Per.SEGMENT) + _HALF_EPISODE_BYTES)
-    # A segment has frame_stack more rows than steps. An odd number of steps may hold half an episode more.
+    # A segment has frame_stack more rows than steps. With an odd number of steps, it may hold half an episode more.
     more = {Per.ROW: spec.frame_stack, Per.STEP: 0, Per.SEGMENT: 1}
     once = environments * (sum(more[each.per] * each.nbytes for each in columns) + _HALF_EPISODE_BYTES)
     once += _HEADERS_BYTES + sum(_COLUMN_HEADER_BYTES + len(each.name) for each in columns)
@@ -47,14 +47,15 @@ def fitting_segment_length(
 class SegmentCollector:
     """Collects segments. The loop asks for the newest policy before each step, so a new policy acts from the next step.
 
-    A step in which an environment failed is no transition of that environment: its row is not valid, as one that only
-    resets, and the row before is the last one of its episode. The other environments' rows stay. A segment without any
-    valid row because environments failed is dropped and counted. The next one does not tell that it `follows`.
+    When an environment fails in a step, its row of that step is not valid, and the row before ends its episode. The
+    other environments' rows stay valid. If failures leave a segment without any valid row, it is dropped and counted.
+    The next segment then does not have `follows`.
 
     explore: maps the policy and stacked observations [N, ...] to the environments' actions [N, *action].
     watched: context of each call to the environments, for a watchdog.
     columns: the columns of `explore` (see `BehaviorPolicy`), copied into the segments.
-    sampled: whether a segment ends before the loop waits for a newer policy, which may need the segment's steps.
+    sampled: end a segment before the loop waits for a newer policy, because the learner may need its steps for that
+        policy.
     """
 
     environments: Environments
@@ -76,7 +77,7 @@ class SegmentCollector:
         self._context_rows = self._spec.frame_stack - 1
         with self.watched:
             self._observations = environments.reset(self.seed)
-        # Frames before the segment. Their content is unused before the first episode, as the segment's ages tell.
+        # Frames before the segment. Before the first episode their content is unused; the segment's ages mark this.
         self._context = np.repeat(self._observations[None], self._context_rows, axis=0)
         self._seen = self._stack.push(self._observations, environments.lengths)
         self._sequence = 0
@@ -84,7 +85,7 @@ class SegmentCollector:
         self.environment_steps = 0
 
     def collect(self, stop: threading.Event) -> Segment | None:
-        """Collect the next segment. It is shorter when `stop` is set meanwhile; None when no step was taken."""
+        """Collect the next segment. It is shorter when `stop` is set meanwhile. None when no step was taken."""
         while True:
             segment, is_lost = self._collect(stop)
             if not is_lost:
@@ -92,7 +93,7 @@ class SegmentCollector:
             self.counts.dropped_segments.add()
 
     def _collect(self, stop: threading.Event) -> tuple[Segment | None, bool]:
-        """A segment, or whether it was lost to faults; neither when `stop` is set before the first step."""
+        """A segment, or whether failures emptied it. Neither when `stop` is set before the first step."""
         length, count, before = self.segment_length, self.environments.count, self._context_rows
         environments, explore, watched = self.environments, self.explore, self.watched
         turns, acting, drawn = self.turns, None, self._drawn
@@ -109,7 +110,7 @@ class SegmentCollector:
         ages = np.minimum(environments.lengths, _OLDEST).astype(np.uint8)
         steps = 0
         while steps < length:
-            # The learner may need these steps for the newer policy, so they must not wait for it here.
+            # The learner may need these steps for the newer policy, so the segment ends before the wait.
             if steps and self.sampled and turns.waits:
                 break
             policy = turns.next(stop)
@@ -163,7 +164,7 @@ class SegmentCollector:
     def _end_episodes(
         self, faults: Sequence[Fault], step: int, truncated: NDArray[np.bool_], valid: NDArray[np.bool_]
     ) -> None:
-        """Count faults of a step, and cut their episodes at the step before: its next observation is still a good one.
+        """Count the faults of a step. End their episodes at the step before, whose next observation is still valid.
 
         truncated, valid: bool[T, N], of the segment.
         """

@@ -1,4 +1,4 @@
-"""Exploration: epsilon-greedy actions and action noise, with a rate per environment, or the policy's own randomness."""
+"""Exploration: epsilon-greedy actions or action noise, with a rate for each environment."""
 
 import math
 from abc import abstractmethod
@@ -15,14 +15,14 @@ from actorq.domain.signature import Role
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Exploration
 
-# Steps whose random numbers are drawn at once. Drawing them all costs as much as drawing those of one step.
+# Number of steps whose random numbers are drawn at once. One large draw costs as much as the draw for one step.
 STEPS_DRAWN = 128
 
 
 class NoisyBehavior(BehaviorPolicy):
-    """Chooses uniformly random actions at first, then the policy's with noise.
+    """Chooses uniformly random actions at first, then the policy's actions with noise.
 
-    random_steps: steps of each environment with uniformly random actions.
+    random_steps: number of steps of each environment with uniformly random actions.
     """
 
     def __init__(self, spec: EnvironmentSpec, environments: int, random_steps: int, rng: np.random.Generator) -> None:
@@ -56,7 +56,9 @@ class NoisyBehavior(BehaviorPolicy):
 
 
 class EpsilonGreedy(NoisyBehavior):
-    """Takes a uniformly random action in environment i with probability epsilon_i, else the action of highest value."""
+    """Chooses a uniformly random action in environment i with probability epsilon_i, otherwise the action of highest
+    value.
+    """
 
     def __init__(self, spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator) -> None:
         super().__init__(spec, len(exploration.epsilons), exploration.random_steps, rng)
@@ -80,12 +82,13 @@ class EpsilonGreedy(NoisyBehavior):
 class ContinuousNoise(NoisyBehavior):
     """Adds noise to continuous actions and clips them to their bounds.
 
-    A deterministic policy (D4PG, TD3) gets Gaussian noise of standard deviation noise_i, in units of half of each
-    component's range. One that takes noise (SAC) gets standard normal noise as an input. The columns have the actions
-    without noise, clipped, if the run asks for them.
+    A deterministic policy (D4PG, TD3) gets Gaussian noise. Its standard deviation is noise_i, in units of half of each
+    component's range. A policy with a noise input (SAC) gets standard normal noise there. If the run needs them, the
+    columns have the clipped actions without noise.
 
-    With correlation c, the noise of a step is c times that of the step before, plus sqrt(1 - c^2) times new noise: an
-    Ornstein-Uhlenbeck process at whole steps (as in DDPG, arXiv 1509.02971). Its distribution at each step is the same.
+    With correlation c, the noise of a step is c times the previous noise plus sqrt(1 - c^2) times new noise. This is an
+    Ornstein-Uhlenbeck process at whole steps (as in DDPG, arXiv 1509.02971). The distribution of the noise is the same
+    at each step.
     """
 
     def __init__(
@@ -132,7 +135,7 @@ class ContinuousNoise(NoisyBehavior):
 
 
 def _mixing(correlation: float) -> NDArray[np.float32]:
-    """The matrix that makes correlated noise of the last step's noise and the new noise of each step."""
+    """The matrix that makes correlated noise from the last step's noise and the new noise of each step."""
     steps = np.arange(STEPS_DRAWN)
     powers = np.tril(correlation ** np.abs(steps[:, None] - steps))
     new = math.sqrt(1 - correlation**2) * powers

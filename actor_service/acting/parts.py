@@ -1,4 +1,6 @@
-"""Behavior policies of actions with several discrete parts, with continuous components beside them, or with a mask."""
+"""Behavior policies for masked actions, and for actions with several discrete parts or with discrete and continuous
+parts.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -18,10 +20,10 @@ from actorq.domain.status import Exploration
 
 
 class PartwiseEpsilonGreedy(NoisyBehavior):
-    """Takes uniformly random allowed choices in environment i with probability epsilon_i, else the best ones.
+    """Chooses uniformly random legal actions in environment i with probability epsilon_i, otherwise the best ones.
 
-    One coin decides for all parts of an action. Values of choices that are not allowed are far below all others,
-    because the policy has the mask as an input.
+    One random number decides for all parts of an action. Illegal choices have values far below all others, because the
+    mask is an input of the policy.
     """
 
     def __init__(self, spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator) -> None:
@@ -87,7 +89,7 @@ class PartwiseSampler(BehaviorPolicy):
 
 
 def mask_of(spec: EnvironmentSpec, observations: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which choices are allowed, bool[N, choices], from a policy's observations [N, bytes] or stacks [N, K, bytes]."""
+    """The mask of legal choices, bool[N, choices], from a policy's observations [N, bytes] or stacks [N, K, bytes]."""
     assert spec.mask is not None
     newest = observations[:, -1] if observations.ndim > 2 else observations
     allowed: NDArray[np.bool_] = views(spec.leaves, newest)[spec.mask.name]
@@ -95,7 +97,7 @@ def mask_of(spec: EnvironmentSpec, observations: NDArray[Any]) -> NDArray[np.boo
 
 
 def greedy_actions(spec: EnvironmentSpec, policy: OnnxPolicy, outputs: NDArray[np.float32]) -> NDArray[Any]:
-    """The most likely actions, [N, *action], of a policy's last call. outputs: what it returned."""
+    """The most likely actions, [N, *action], from a policy's last call. outputs: what the call returned."""
     if not spec.sizes:
         return outputs
     best = best_choices(outputs, spec.sizes)

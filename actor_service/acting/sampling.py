@@ -1,7 +1,7 @@
-"""Draws actions from the distribution that a policy tells, with their log probabilities.
+"""Draws actions from the distribution that a policy outputs, with their log probabilities.
 
-Each step needs its actions before the environments can go on. So all arrays are made once, and most operations are on
-contiguous arrays of one dtype, which numpy starts fastest.
+The environments wait for their actions at each step. So all arrays are made once, and most operations are on contiguous
+arrays of one dtype, which numpy starts fastest.
 """
 
 import math
@@ -17,19 +17,19 @@ from actorq.domain.columns import LOG_PROBABILITIES
 from actorq.domain.signature import Role
 from actorq.domain.spaces import EnvironmentSpec
 
-# Up to so many actions, a product with a triangle is faster than a cumulative sum.
+# Up to this number of actions, a product with a triangular matrix is faster than a cumulative sum.
 _FEW_ACTIONS = 64
 
-# Rows that are drawn at once. Drawing them all costs as much as drawing one.
+# Number of rows that are drawn at once. One large draw costs as much as a draw of one row.
 _ROWS = 128
-# Each chunk of rows has as many counters of its own. No chunk needs nearly as many.
+# Each chunk of rows has this many counters. No chunk needs nearly as many.
 _COUNTERS_BITS = 64
 
 
 class CountedDraws:
     """Rows of random numbers from a counter-based generator: Philox, Salmon et al., SC 2011.
 
-    Row t depends on the key and on t only. It does not depend on the rows that were drawn before.
+    Row t depends only on the key and on t, not on earlier rows.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class CategoricalSampler(BehaviorPolicy):
         self._actions = np.zeros(count, np.int64)
         self._first = np.arange(count) * choices
         self._index = np.zeros(count, np.int64)
-        # Logits, then less the row's largest one, and so at most 0.
+        # Logits; later logits minus the row's largest logit, so at most 0.
         self._logits, self._weights = np.zeros((count, choices)), np.zeros((count, choices))
         self._largest = np.zeros(count)
-        # Its product with the weights gives their sums up to each action.
+        # The product with this matrix sums the weights up to each action.
         self._up_to = np.triu(np.ones((choices, choices))) if choices <= _FEW_ACTIONS else None
         self._sums = np.zeros((count, choices))
         self._totals = self._sums[:, -1]
@@ -89,7 +89,7 @@ class CategoricalSampler(BehaviorPolicy):
         actions, logits, sums, index = self._actions, self._logits, self._sums, self._index
         largest, limits = self._one_a_row
         np.copyto(logits, told)
-        # The maximum without a reduction along an axis, which is slow to start.
+        # The maximum, without a reduction along an axis, which is slow to start.
         logits.argmax(axis=1, out=actions)
         np.add(actions, self._first, out=index)
         logits.take(index, out=self._largest, mode="clip")
@@ -99,7 +99,7 @@ class CategoricalSampler(BehaviorPolicy):
             np.dot(self._weights, self._up_to, out=sums)
         else:
             np.cumsum(self._weights, axis=1, out=sums)
-        # Uniform numbers are below 1, so each limit is below its row's last sum.
+        # Uniform numbers are below 1, so each limit is below the last sum of its row.
         np.multiply(self._draws.row(self._steps), self._totals, out=self._limits)
         self._steps += 1
         np.greater(sums, limits, out=self._is_beyond)
@@ -113,12 +113,12 @@ class CategoricalSampler(BehaviorPolicy):
 
 
 class GaussianSampler(BehaviorPolicy):
-    """Draws continuous actions u = mean + exp(log_std) * noise, and brings them within their bounds.
+    """Draws continuous actions u = mean + exp(log_std) * noise, and clips or squashes them to their bounds.
 
     log mu(u) is the sum over components of the logarithms of normal densities. The density belongs to u and not to the
     environment's action. For tanh the two differ by the Jacobian determinant at u, which cancels in ratios of policies.
 
-    squash: bring u within the bounds with tanh, instead of clipping it.
+    squash: apply tanh to u instead of clipping it.
     """
 
     needs = (Role.MEAN, Role.LOG_STD)
@@ -147,13 +147,13 @@ class GaussianSampler(BehaviorPolicy):
         return self.draw(policy.outputs[Role.MEAN], policy.outputs[Role.LOG_STD])
 
     def draw(self, mean: NDArray[np.float32], log_std: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The same of the mean and the log standard deviation, float32[N, components]."""
+        """Actions float32[N, *action] from the mean and the log standard deviation, float32[N, components]."""
         drawn, costs = self._drawn, self._costs
         np.exp(log_std, out=self._std)
         np.multiply(self._draws.row(self._steps), self._std, out=drawn)
         np.add(drawn, mean, out=drawn)
         self._steps += 1
-        # The noise is computed back from the rounded sum, as whoever reads the segment does.
+        # The noise is computed again from the rounded sum, because the learner computes it from there too.
         np.subtract(drawn, mean, out=costs)
         np.divide(costs, self._std, out=costs)
         np.multiply(costs, costs, out=costs)

@@ -1,4 +1,4 @@
-"""Chooses the policy for each step: the newest one, for a limited number of steps if the run sets a limit."""
+"""Chooses the policy for each step: the newest policy, for a limited number of steps if the run sets a limit."""
 
 import threading
 import time
@@ -8,11 +8,11 @@ from actorq.domain.status import RunSpec
 
 
 class PolicyTurns:
-    """Takes the policy for each step from the slot.
+    """Gets the policy for each step from the slot.
 
-    most_steps: the steps of a policy after which the loop waits for a newer one; 0 for no limit. When none comes within
-        `patience_s` seconds, the policy goes on acting without further waits. None may come, for example while
-        training is paused. `set_most_steps` changes it from another thread.
+    most_steps: number of steps with one policy after which the loop waits for a newer one; 0 for no limit. When none
+        comes within `patience_s` seconds, the policy acts further without waits. For example, none comes while training
+        is paused. `set_most_steps` changes the limit from another thread.
     """
 
     def __init__(self, slot: PolicySlot, most_steps: int = 0, patience_s: float = RunSpec.policy_patience_s) -> None:
@@ -23,7 +23,7 @@ class PolicyTurns:
         self._steps = 0
 
     def next(self, stop: threading.Event) -> OnnxPolicy | None:
-        """The policy for the next step; waits for the first one. None once `stop` is set or the slot is closed."""
+        """The policy for the next step; waits for the first policy. None once `stop` is set or the slot is closed."""
         policy = self._slot.peek() or self._slot.wait(lambda _: True)
         if policy is not None and policy is self._policy and self._steps == self._most_steps:
             policy = self._newer(policy)
@@ -36,7 +36,7 @@ class PolicyTurns:
         return policy
 
     def set_most_steps(self, steps: int) -> None:
-        """Change the steps of a policy, also for a loop that waits now; 0: as they were at first."""
+        """Change the limit of steps with one policy, also for a loop that waits now. 0 restores the initial limit."""
         self._most_steps = steps or self._told
         self._slot.wake()
 

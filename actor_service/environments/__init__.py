@@ -1,17 +1,18 @@
 """Makes batches of environments by id, and describes them for the learner.
 
-An episode resets at the step after its end (next-step autoreset). That step ignores its action and returns the first
-observation of the new episode. The observation before it is the final one of the old episode.
+An environment resets at the step after an episode's end (next-step autoreset). That step ignores its action and returns
+the first observation of the new episode. The observation before it is the final observation of the old episode.
 
-The id chooses a library. `--environment-backend` chooses how it is stepped: `python` steps the library's environments
-one after the other; `envpool` steps EnvPool's versions of them on C++ threads. See docs/how-to/environments.md.
+The id selects a library. `--environment-backend` selects how environments are stepped. `python` steps the library's
+environments one after the other. `envpool` steps EnvPool's versions of them on C++ threads. See
+docs/how-to/environments.md.
 
 An installed package adds a library with an entry point of the group `actorq.environments`: FAMILY = MODULE:FUNCTION.
 The function makes environments with ids FAMILY/NAME. It takes the id, the number of environments, whether they are
 rendered, and the run's environment_args as keyword arguments. It returns Environments.
 
-The family `caller` is of environments that only one process can make: that which called `actorq.train` with a class of
-a notebook, a function or an object.
+The family `caller` has environments that only one process can make: the caller of `actorq.train`, which passed a
+notebook's class, a function or an object.
 """
 
 import json
@@ -47,7 +48,7 @@ __all__ = [
 
 Backend = Literal["python", "envpool"]
 CALLER = "caller"
-"""Family of environments that only the process with their factory can make."""
+"""Family of environments that only one process can make, because only that process has the factory."""
 
 _GYMNASIUM = "actor_service.environments.gymnasium_backend:make"
 _OF_CALLER = "actor_service.environments.gymnasium_backend:make_by"
@@ -76,7 +77,7 @@ def make_environments(
     """Make `count` environments of one id with the same arguments.
 
     rendered: whether `render` is needed.
-    before_reset: called before a reset that looks for an action mask.
+    before_reset: called before a reset that searches an action mask.
     factory: makes one environment of the family `caller`.
 
     Raises UserError when the id is unknown, its library is missing, the arguments do not fit, the spaces are not
@@ -122,7 +123,7 @@ def describe_environment(
 ) -> EnvironmentSpec:
     """The spec of an environment. Raises UserError as `make_environments` does.
 
-    rendered: whether this process renders later. MuJoCo fixes the way of drawing with the first environment.
+    rendered: whether this process renders later. The first MuJoCo environment fixes how MuJoCo draws.
     """
     environments = make_environments(environment_id, 1, backend, arguments, rendered=rendered, factory=factory)
     environments.close()
@@ -156,7 +157,7 @@ def _maker(environment_id: str, backend: Backend) -> str:
 
 
 def _check_planes(made: Environments) -> None:
-    """Raise UserError for a family's images that no network would take for images."""
+    """Raise UserError if a family's observations are images whose shape networks do not treat as an image."""
     spec, single = made.spec, made.spec.observations
     if spec.frame_stack == 1 and len(single.shape) == 2 and single.dtype in ("uint8", "bool"):
         made.close()
@@ -172,7 +173,9 @@ def _wrapper(name: str, keywords: Mapping[str, Any]) -> Callable[..., Any]:
 
 
 def _way_out(arguments: EnvironmentArguments, error: UnsupportedObservationsError) -> str:
-    """The flag that makes a vector of observations, if they can be flattened, at least some of their parts."""
+    """The part of an error that names a wrapper: one that flattens the observations, or those parts that can be
+    flattened.
+    """
     if not error.flattened:
         return ""
     chosen = ((_FILTER, {"filter_keys": error.keys}),) if error.keys else ()
@@ -204,7 +207,7 @@ def _refusal(environment_id: str, arguments: EnvironmentArguments, error: BaseEx
 
 
 def _module_that_registers(environment_id: str) -> str | None:
-    """The top-level module of an installed package whose source has this id as a string; None if there is none."""
+    """The top-level module of an installed package whose source contains this id as a string; None if there is none."""
     quoted = [f"{quote}{environment_id}{quote}".encode() for quote in "\"'"]
     for distribution in distributions():
         uses_it = any(requirement.startswith(_LIBRARY) for requirement in distribution.requires or ())

@@ -29,16 +29,16 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 class _Lifeline:
-    """Standard input as the launcher's socket: it gets the answers, and its end ends this process.
+    """Standard input as the launcher's socket. It carries the answers, and its end ends this process.
 
-    The environment gets an empty standard input. Its output and that of its children cannot mix with the answers.
+    The environment gets an empty standard input. Its output, and its children's output, cannot mix with the answers.
     """
 
     def __init__(self) -> None:
         self._socket = socket.socket(fileno=os.dup(0))
         with open(os.devnull, "rb") as empty:
             os.dup2(empty.fileno(), 0)
-        # An environment may hang while it is made.
+        # An environment may hang in its constructor.
         threading.Thread(target=self._end_with_parent, name="lifeline", daemon=True).start()
 
     def tell(self, answer: dict[str, Any]) -> None:
@@ -71,9 +71,9 @@ def _main() -> int:
         "--goals", action="store_true", help="also ask for the rewards of other goals, if there are any"
     )
     arguments = parser.parse_args()
-    # For the launcher: where a signal ends this process.
+    # Set for the launcher: the line at which a signal ends this process.
     faulthandler.enable()
-    # The launcher quotes the environment's last line, and not ours.
+    # The launcher quotes the environment's last line, not a line of this project.
     logging.getLogger("actor_service").addHandler(logging.NullHandler())
     logging.getLogger("actor_service").propagate = False
     if not arguments.lifeline:
@@ -87,7 +87,7 @@ def _main() -> int:
 
 
 def _try(arguments: argparse.Namespace, tell: Tell) -> int:
-    """Make one environment, and take a step in it. Tells each call before it, then the spec or the error."""
+    """Make one environment and take a step in it. Sends the name of each call before it, then the spec or the error."""
     try:
         tell({"call": "its constructor"})
         made_with = EnvironmentArguments.from_text(arguments.arguments)
@@ -98,7 +98,7 @@ def _try(arguments: argparse.Namespace, tell: Tell) -> int:
             _try_goals(environments, observations, tell)
         figures = None
         if arguments.steps:
-            # A word between steps: the launcher waits for no call longer than its limit.
+            # A message between steps, because the launcher limits the time between messages.
             alive = partial(tell, {"call": "one of its steps"})
             alive()
             figures = play(environments, arguments.steps, _TRIAL_S, alive)
@@ -112,7 +112,7 @@ def _try(arguments: argparse.Namespace, tell: Tell) -> int:
 
 
 def _try_goals(environments: Environments, observations: NDArray[Any], tell: Tell) -> None:
-    """Ask for rewards of the achieved goal, with the desired one and with itself. Raises as `GoalRewards` does."""
+    """Compute the rewards of the achieved goal, with the desired goal and with itself. Raises as `GoalRewards` does."""
     goal, rewards = environments.spec.goal, environments.goal_rewards
     if goal is not None and rewards is not None:
         achieved, desired = goal.achieved_of(observations), goal.desired_of(observations)

@@ -1,10 +1,10 @@
 """Atari games of the Arcade Learning Environment, `ALE/GAME-v5`, with the standard preprocessing.
 
 The protocol follows Machado et al., arXiv 1709.06009; the frames follow Mnih et al., Nature 518 (2015). Each action is
-repeated for four frames. The observation is the pixel-wise maximum of the last two, in gray, shrunk to 84x84.
+repeated for four frames. The observation is the pixel-wise maximum of the last two frames, in gray, shrunk to 84x84.
 
-An episode begins with 1 to 30 no-ops, drawn from its seed, and ends with the game, not with a life. With probability
-0.25 the previous action is repeated instead (sticky actions, as in version 5). Only the game's minimal actions are
+An episode begins with 1 to 30 no-ops, drawn from its seed. It ends with the game, not with a life. With probability
+0.25 the previous action replaces the chosen one (sticky actions, as in version 5). Only the game's minimal actions are
 offered. Rewards are not clipped; the learner can clip them.
 """
 

@@ -15,10 +15,10 @@ from actorq.errors import UserError
 
 PREFIX = "dm_control/"
 _HEIGHT, _WIDTH = 480, 640
-# Domains whose model is drawn at random when a task is loaded, such as the springs between the masses of lqr.
+# Domains with a random model for each load of a task, such as the springs between the masses of lqr.
 _DRAWN_BY_LOT = frozenset({"lqr"})
-# Control steps of an episode in all domains but lqr. Episodes of lqr end only when all masses rest, which under many
-# policies never happens. They get the same limit, so that evaluations end.
+# Control steps of an episode in all domains except lqr. Episodes of lqr end only when all masses rest, which never
+# happens under many policies. They get the same limit, so that evaluations end.
 _STEPS = 1000
 
 
@@ -42,7 +42,7 @@ def observation_parts(environment_id: str, keywords: Mapping[str, Any]) -> tuple
 
 
 def _single(environment_id: str, rendered: bool, keywords: Mapping[str, Any]) -> "SuiteTask":
-    # Imported after prepare_mujoco, because the import looks for a display unless MUJOCO_GL is set.
+    # Imported after prepare_mujoco, because the import searches for a display unless MUJOCO_GL is set.
     from dm_control import suite
 
     domain, _, task = environment_id.removeprefix(PREFIX).partition("-")
@@ -56,14 +56,14 @@ def _single(environment_id: str, rendered: bool, keywords: Mapping[str, Any]) ->
     def load(seed: int | None) -> Any:
         environment = suite.load(domain, task, task_kwargs=dict(random=seed, **keywords))
         if not math.isfinite(environment._step_limit):
-            # Half a step less, because the suite divides times to get the limit, and rounding could make it 1001.
+            # Half a step less. The suite divides times to get the limit, and rounding could otherwise give 1001 steps.
             seconds = (_STEPS - 0.5) * environment.control_timestep()
             environment.close()
             environment = suite.load(domain, task, task_kwargs=dict(random=seed, time_limit=seconds, **keywords))
         if rendered:
             draw_fast(environment.physics.model)
         else:
-            # quadruped-escape uploads its new terrain to the drawing contexts at each reset, and would create them.
+            # quadruped-escape uploads its new terrain to the drawing contexts at each reset, which would create them.
             kind = type(environment.physics)
             environment.physics.__class__ = type(kind.__name__, (kind,), {"contexts": None})
         return environment
@@ -74,12 +74,15 @@ def _single(environment_id: str, rendered: bool, keywords: Mapping[str, Any]) ->
 class SuiteTask:
     """One task, as `LoopedEnvironments` steps it.
 
-    An observation is one float32 vector: the task's parts in its own order, each in C order. The next call overwrites
-    it. An episode with a last discount of 0 is terminated, any other is truncated: most tasks end by time alone.
+    An observation is one float32 vector: the task's parts in the task's order, each in C order. The next call
+    overwrites it. An episode whose last discount is 0 is terminated. Any other episode is truncated, because most tasks
+    end only by time.
     """
 
     def __init__(self, load: Callable[[int | None], Any], drawn_by_lot: bool = False) -> None:
-        """`load` loads the task with a seed. A task whose model is `drawn_by_lot` is loaded again for each new seed."""
+        """load: loads the task with a seed. drawn_by_lot: the model is random, so the task is loaded again for each new
+        seed.
+        """
         self._load, self._drawn_by_lot = load, drawn_by_lot
         self._environment = environment = load(None)
         self.metadata = {"render_fps": 1 / environment.control_timestep()}

@@ -29,11 +29,13 @@ from actorq.errors import ActorQError, UserError
 _log = logging.getLogger(__name__)
 
 _SUITE, _ATARI = "dm_control/", "ALE/"
-# The models of lqr are random, so EnvPool's cannot be compared with the suite's step by step. All others were compared.
+# EnvPool draws its own random models of lqr, so they cannot be compared with the suite step by step. All other domains
+# were compared.
 _NOT_COMPARED = "dm_control/lqr-"
-# EnvPool takes each action from a shared queue, in about a microsecond. A second thread slows down cheaper steps.
+# EnvPool's threads get each action from a shared queue, in about a microsecond. A second thread slows down cheaper
+# steps.
 _CHEAP = "gymnasium.envs.classic_control"
-# The settings of version 5 of the games in the Arcade Learning Environment. EnvPool's other defaults match already.
+# The settings of version 5 of the games in the Arcade Learning Environment. EnvPool's other defaults are the same.
 _ATARI_SETTINGS = {
     "stack_num": 1,
     "frame_skip": 4,
@@ -48,7 +50,7 @@ _ATARI_SETTINGS = {
 
 
 def make(environment_id: str, count: int, rendered: bool, /, **keywords: Any) -> "PooledEnvironments":
-    """A pool of a task. Raises UserError when EnvPool does not have the task, or has a different one under its name.
+    """A pool of a task. Raises UserError when EnvPool lacks the task, or has a different task under its name.
 
     The spec comes from the task's own library, so that actors with and without EnvPool can serve one run. Both
     libraries must accept the keyword arguments.
@@ -81,13 +83,13 @@ def task_name(environment_id: str) -> str:
 
 
 def _threads(environment_id: str, count: int) -> int:
-    """Number of threads: the processors of this process, or one if a step is cheaper than handing it to a thread."""
+    """Number of threads: the processors of this process, or one if a step is cheaper than its transfer to a thread."""
     single = environment_id in gymnasium.registry and str(gymnasium.spec(environment_id).entry_point).startswith(_CHEAP)
     return 1 if single else min(count, len(os.sched_getaffinity(0)))
 
 
 class PooledEnvironments(Environments):
-    """A batch in one pool. A number `OUT_OF_RANGE` resets one environment. An error recreates the whole pool."""
+    """A batch in one pool. A value `OUT_OF_RANGE` resets its environment. An error recreates the whole pool."""
 
     def __init__(
         self, spec: EnvironmentSpec, task: str, settings: dict[str, Any], parts: tuple[str, ...], count: int
@@ -174,13 +176,14 @@ class PooledEnvironments(Environments):
     def _columns_of(self, observations: Any, count: int) -> list[NDArray[Any]]:
         """The pool's observations as arrays [count, size] to concatenate.
 
-        For a DM Control task, EnvPool returns the observations of all tasks of the domain. Only its own are used.
+        For a DM Control task, EnvPool returns the observations of all tasks of the domain. Only the task's own are
+        used.
         """
         parts = [observations[name] for name in self._parts] if self._parts else [observations]
         return [part.reshape(count, -1) for part in parts]
 
     def _mend(self, broken: list[int]) -> None:
-        """Begin new episodes in the environments with a number out of range."""
+        """Begin new episodes in the environments with a value out of range."""
         what = f"environments {broken} of {self.spec.environment_id}: {OUT_OF_RANGE}"
         while broken:
             self._count_fault(what)

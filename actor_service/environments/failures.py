@@ -1,4 +1,4 @@
-"""Tells the failure of an environment on one line: what was raised, and in which line of which file."""
+"""Describes the failure of an environment on one line: the exception, and its file and line."""
 
 import linecache
 import os
@@ -11,7 +11,8 @@ import numpy as np
 from actorq.plugins import Place, innermost
 from actorq.text import one_line
 
-# What an environment raises, and what it must not: `sys.exit` would end the actor without a word.
+# The exceptions of an environment, including those that it must not raise: `sys.exit` would end the actor without a
+# message.
 FAILURES = (Exception, SystemExit)
 
 _MOST_BYTES = 500
@@ -21,14 +22,14 @@ _CONTRACT = "reset must return (observation, info), and step (observation, rewar
 
 
 class MisfitError(ValueError):
-    """An environment returned something that does not fit its spaces or Gymnasium's interface."""
+    """An environment returned a value that does not fit its spaces or Gymnasium's interface."""
 
 
 def failure_text(error: BaseException) -> str:
     """The exception, its message and its place, such as "RuntimeError: no motor (arm.py:12)", on one bounded line.
 
-    The place is the innermost line outside of Gymnasium, this project and Python's library. Without a message, that
-    line stands for it.
+    The place is the innermost line outside of Gymnasium, this project and Python's library. The source text of that
+    line replaces a missing message.
     """
     text, place = " ".join(str(error).split()).rstrip("."), place_of(error)
     if isinstance(error, SystemExit):
@@ -45,12 +46,12 @@ def failure_text(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> Place | None:
-    """The place of the environment, or of a package that it uses."""
+    """The place in the environment, or in a package that it uses."""
     return innermost(error, _NOT_THEIRS)
 
 
 def observation_of_reset(result: Any) -> Any:
-    """The observation of what `reset` returned. Raises MisfitError."""
+    """The observation in the result of `reset`. Raises MisfitError."""
     if not (isinstance(result, tuple) and len(result) == 2):
         raise MisfitError(f"reset must return (observation, info), got {kind_of(result)}")
     return result[0]

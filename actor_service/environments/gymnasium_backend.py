@@ -1,4 +1,4 @@
-"""Gymnasium's environments: classic control, Box2D, MuJoCo, and the user's own, registered or not."""
+"""Gymnasium's environments: classic control, Box2D, MuJoCo, and the user's own."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -38,8 +38,8 @@ Factory = Callable[..., Environment]
 class _Origin:
     """How to make an environment, and what is known of it before it is made.
 
-    make: takes the keyword arguments and the step limit that the environment itself must enforce, or -1 for none.
-    creator: the class or function, whose signature and metadata are read. Looking it up may import its module.
+    make: has the keyword arguments and the step limit that the environment itself must enforce, or -1 for none.
+    creator: the class or function, whose signature and metadata are read. This lookup may import its module.
     mujoco: whether MuJoCo draws it.
     max_episode_steps: the registered step limit; None if only the environment knows.
     reward_threshold: the registered return of a solved task.
@@ -85,7 +85,7 @@ def make_by(
     /,
     **keywords: Any,
 ) -> LoopedEnvironments:
-    """A batch of environments that `factory` makes. Its id is only a name. Otherwise as `make`."""
+    """A batch of environments that `factory` makes. The id is only a name. Otherwise as `make`."""
     return _make(_of_factory(factory), environment_id, count, rendered, wrappers, before_reset, **keywords)
 
 
@@ -95,7 +95,7 @@ def _of_registry(environment_id: str, registered: EnvSpec) -> _Origin:
         environment: Environment = gymnasium.make(
             environment_id, max_episode_steps=limit, disable_env_checker=True, **keywords
         )
-        # This wrapper's check of the order of calls costs as much as a step of a small environment.
+        # This wrapper checks the order of calls. The check costs as much as a step of a small environment.
         return environment.env if isinstance(environment, gymnasium.wrappers.OrderEnforcing) else environment
 
     def creator() -> Factory:
@@ -139,7 +139,7 @@ def _make(
     limit = origin.max_episode_steps if max_episode_steps is None else max_episode_steps
     if limit is not None and (not isinstance(limit, int) or not (limit or max_episode_steps is None) or limit >= 2**32):
         raise UserError(f"environment_args: max_episode_steps must be a whole number from 1 to 2^32 - 1, got {limit!r}")
-    # A step limit of the batch costs less than one of an environment, but a wrapper may need the latter.
+    # A step limit of the batch costs less than a limit in each environment, but a wrapper may need the latter.
     make_one = _single(origin, environment_id, rendered, wrappers, (wrappers and limit) or -1, keywords)
     first = make_one()
     known = first.spec
@@ -178,7 +178,9 @@ def _single(
     limit: int,
     keywords: dict[str, Any],
 ) -> Callable[[], Environment]:
-    """Makes one environment, with the user's wrappers and one action. Raises UserError when it cannot be rendered."""
+    """Make one environment, with the user's wrappers and with actions of one array. Raises UserError when it cannot be
+    rendered.
+    """
     if any(isinstance(value, list | dict) for value in keywords.values()):
         keywords = fitting_keywords(origin.creator(), keywords)
     if rendered:
@@ -229,7 +231,7 @@ class _Joined(gymnasium.wrappers.FlattenObservation):
 
 
 def _with_one_observation(environment: Environment, mask: Source, sizes: Sequence[int], combined: bool) -> Environment:
-    """The environment with observations of one array, where they can be joined or packed to that."""
+    """The environment with observations of one array, if they can be joined or packed."""
     space = environment.observation_space
     if needs_packing(space, mask):
         return PackedObservations(environment, mask, sizes, combined)

@@ -12,14 +12,14 @@ from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Episode
 
 OUT_OF_RANGE = f"NaN or a number beyond {LARGEST_NUMBER:g}"
-"""The reason of a fault: a reward or observation that the learner would refuse."""
+"""The reason of a fault: the learner would refuse this reward or observation."""
 
 
 class Fault(NamedTuple):
-    """A failed step of one environment, which has begun a new episode since.
+    """A failed step of one environment, which has begun a new episode since then.
 
-    restarted: True if it raised an error and was recreated; False if a number was `OUT_OF_RANGE`: it was reset.
-    error: what it raised, if that is known.
+    restarted: True if it raised an error and was recreated; False if a value was `OUT_OF_RANGE` and it was reset.
+    error: the exception, if known.
     """
 
     environment: int
@@ -52,9 +52,9 @@ class Environments(ABC):
     """N environments of one id. Call `reset` once, then `step` forever. Episodes restart by themselves.
 
     spec: the description of one environment for the learner.
-    lengths: int64[N], steps since the reset. An ended episode keeps its length until the resetting step.
+    lengths: int64[N], steps since the reset. An ended episode keeps its length until the step that resets.
     steps_per_second: steps in one second of simulated time, for videos.
-    goal_rewards: the environment's rewards for other goals; None without goals.
+    goal_rewards: computes the environment's rewards for other goals; None without goals.
     """
 
     steps_per_second = 30.0

@@ -1,4 +1,4 @@
-"""Turns keyword arguments of JSON into what an environment or a wrapper takes: JSON has neither tuples nor arrays."""
+"""Converts keyword arguments from JSON, which has neither tuples nor arrays, for an environment or a wrapper."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -10,9 +10,9 @@ _TUPLE, _ARRAY, _DTYPE = "tuple", "array", "dtype"
 
 
 def fitting_keywords(function: Callable[..., Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments with tuples and arrays instead of lists, where the function's signature asks for them.
+    """The keyword arguments, with tuples and arrays instead of lists if the function's signature requires them.
 
-    `{"tuple": [...]}` and `{"array": [...], "dtype": NAME}` are a tuple and an array (float32 by default) everywhere.
+    `{"tuple": [...]}` and `{"array": [...], "dtype": NAME}` always mean a tuple and an array (float32 by default).
     """
     if not any(isinstance(value, list | dict) for value in keywords.values()):
         return dict(keywords)

@@ -20,7 +20,8 @@ _log = logging.getLogger(__name__)
 
 # Consecutive faults of one environment that end the actor.
 MOST_FAULTS = 10
-# The same, as long as no environment of the batch has taken a good step: it is broken, and a restart would not help.
+# The same limit before the first good step of any environment in the batch. A broken environment needs no more
+# restarts.
 MOST_FAULTS_AT_START = 5
 
 
@@ -44,8 +45,8 @@ class _Single(Protocol):
 class LoopedEnvironments(Environments):
     """A batch of single environments.
 
-    An environment that raises, or returns values outside its spaces' shapes and types, is closed and recreated. A
-    number `OUT_OF_RANGE` resets it. The step lists both as faults. `MOST_FAULTS` consecutive faults of one raise
+    An environment is closed and recreated when it raises an exception, or when a value does not fit its spaces. A value
+    `OUT_OF_RANGE` resets it. The step lists both as faults. `MOST_FAULTS` consecutive faults of one environment raise
     ActorQError. Before the first good step, `MOST_FAULTS_AT_START` raise UserError.
 
     make: makes one environment.
@@ -62,7 +63,7 @@ class LoopedEnvironments(Environments):
         self._steps = [single.step for single in singles]
         self._make = make
         self._limit = limit
-        # No episode can reach the limit within this many steps, so the lengths need no check.
+        # No episode can reach the limit within this many steps, so lengths are not compared before.
         self._spare = 0
         self._discrete = bool(spec.sizes)
         self._columns = StepColumns(spec.observations, self.lengths)
@@ -70,7 +71,7 @@ class LoopedEnvironments(Environments):
         self._has_stepped = False
         self._faults_in_a_row = [0] * self.count
         self._faulty: set[int] = set()
-        # Of the last step of each environment.
+        # Infos of the last step of each environment.
         self._infos: list[Any] = [None] * self.count
         self._seeds = np.random.default_rng()
 
@@ -85,7 +86,7 @@ class LoopedEnvironments(Environments):
         return self._columns.observations
 
     def step(self, actions: NDArray[Any]) -> Step:
-        """Take one action in each environment. An environment may change its action array, which is a copy."""
+        """Take one action in each environment. Each gets a copy of its action, because it may change the array."""
         columns, ended, infos = self._columns, self._ended, self._infos
         observations: list[Any] = [None] * self.count
         rewards: list[Any] = [0.0] * self.count
@@ -151,7 +152,7 @@ class LoopedEnvironments(Environments):
         self._spare = self._limit - 2 - int(self.lengths.max())
 
     def _mend(self, index: int, what: str) -> Fault:
-        """Begin a new episode in an environment with a number out of range."""
+        """Begin a new episode in an environment with a value out of range."""
         self._count_fault(index, f"{OUT_OF_RANGE}: {what}")
         broken = self._singles[index]
         self._columns.observations[index] = self._first_observation(index, None)
@@ -172,7 +173,7 @@ class LoopedEnvironments(Environments):
         return faults
 
     def _fitting(self, observation: Any) -> NDArray[Any]:
-        """The observation as an array. Raises MisfitError when its shape or kind of number is wrong."""
+        """The observation as an array. Raises MisfitError when its shape or its kind of number is wrong."""
         array, expected = np.asarray(observation), self._columns.observations
         if array.shape != expected.shape[1:] or not np.can_cast(array.dtype, expected.dtype, "same_kind"):
             raise MisfitError(
@@ -218,7 +219,7 @@ class LoopedEnvironments(Environments):
             ) from cause
 
     def _settle(self, faults: Sequence[Fault]) -> None:
-        """Reset the fault count of each environment that has taken a good step since."""
+        """Reset the fault count of each environment that has taken a good step since its last fault."""
         if self._faulty:
             still = {fault.environment for fault in faults}
             for index in self._faulty - still:

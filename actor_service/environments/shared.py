@@ -1,4 +1,4 @@
-"""One environment object that an explorer and an evaluator share: they take turns, an episode at a time."""
+"""One environment object that an explorer and an evaluator share. They alternate by episodes."""
 
 import threading
 from collections import deque
@@ -10,9 +10,9 @@ _Environment = gymnasium.Env[Any, Any]
 
 
 class SharedEnvironment:
-    """An environment of which there is only one, such as an open simulator.
+    """A single environment object with several users, such as an open simulator.
 
-    Each user has it from a reset until the episode ends. Users that wait get it in the order of their resets.
+    A user has it from a reset until the episode ends. Waiting users get it in the order of their resets.
     """
 
     def __init__(self, environment: _Environment) -> None:
@@ -22,7 +22,7 @@ class SharedEnvironment:
         self._holder: User | None = None
 
     def take(self, user: "User") -> None:
-        """Wait for the environment, unless the user has it."""
+        """Wait for the environment, unless this user has it."""
         with self._changed:
             if self._holder is user:
                 return
@@ -32,7 +32,7 @@ class SharedEnvironment:
             self._holder = user
 
     def release(self, user: "User") -> None:
-        """Leave the environment to the next user, if this one has it."""
+        """Pass the environment to the next user, if this user has it."""
         with self._changed:
             if self._holder is user:
                 self._holder = None
@@ -40,7 +40,7 @@ class SharedEnvironment:
 
 
 class User:
-    """One of those who share an environment. `make` is its factory of environments."""
+    """One user of a shared environment. `make` is its factory of environments."""
 
     def __init__(self, shared: SharedEnvironment) -> None:
         self._shared = shared
@@ -50,30 +50,32 @@ class User:
         return _View(self._shared, self)
 
     def release(self) -> None:
-        """Leave the environment to the others: no step follows before the next reset."""
+        """Release the environment to the other users: no step follows before the next reset."""
         self._shared.release(self)
 
 
 class _View(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """The shared environment for one user. Closing it does not close the environment, which its owner opened."""
+    """The shared environment for one user. Closing the view does not close the environment, which belongs to its
+    opener.
+    """
 
     def __init__(self, shared: SharedEnvironment, user: User) -> None:
         super().__init__(shared.environment)
         self._turns, self._user = shared, user
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Let a waiting user have its episode first, then begin one."""
+        """Give waiting users the environment first, then begin an episode."""
         self._turns.release(self._user)
         self._turns.take(self._user)
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take a step of the own episode."""
+        """Take a step in this user's episode."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         if terminated or truncated:
             self._turns.release(self._user)
         return observation, reward, bool(terminated), bool(truncated), info
 
     def close(self) -> None:
-        """Leave the environment to the others."""
+        """Release the environment to the other users."""
         self._turns.release(self._user)

@@ -41,7 +41,7 @@ class StepColumns:
         checked = [self._rewards]
         if self._floating:
             checked += np.split(self.flat, range(_PIECE, len(self.flat), _PIECE))
-        # Numbers of float16 are within the limit, but the sum of their squares is not. With zeros it finds NaN only.
+        # The squares of float16 numbers overflow the limit. A product with zeros still finds NaN.
         self._checked = [(each, each if each.itemsize > 2 else np.zeros_like(each)) for each in checked]
         self._all_valid = True
 
@@ -70,9 +70,10 @@ class StepColumns:
         faults: tuple[Fault, ...] = (),
         infos: Sequence[Any] | None = None,
     ) -> Step:
-        """Count the step. `resets`: environments that it only reset. `endings`: environments whose episode it ended.
+        """Count the step. `resets`: environments that this step only reset. `endings`: environments whose episode it
+        ended.
 
-        infos: what each environment said of the step; None from a library that does not tell of success.
+        infos: each environment's info of the step; None from a library that does not report success.
         """
         if not self._all_valid:
             self.valid[:] = True
@@ -81,7 +82,7 @@ class StepColumns:
         episodes: tuple[Episode, ...] = ()
         for fault in faults:
             self._forget(fault.environment)
-        # One by one, because there is mostly only one. Indexing with lists then takes ten times as long in numpy.
+        # One by one, because mostly one environment ends. Indexing with lists takes ten times as long in numpy.
         for index in resets:
             self._forget(index)
         self._returns += self.rewards
@@ -102,6 +103,6 @@ class StepColumns:
 
 
 def _success(info: Any) -> bool | None:
-    """Whether an episode ended with success, as its last info says; None if it does not say."""
+    """Whether an episode ended with success, according to its last info; None if the info does not say."""
     told = info.get("is_success") if isinstance(info, dict) else None
     return bool(told) if isinstance(told, bool | int | float | np.bool_ | np.number) else None

@@ -1,4 +1,4 @@
-"""Plays an environment with random actions, and measures what a run will meet there."""
+"""Plays an environment with random actions, and measures what matters for a run."""
 
 import time
 from collections import Counter
@@ -13,22 +13,28 @@ from actorq.domain.leaves import VECTOR, views
 from actorq.domain.spaces import EnvironmentSpec, allowed_choices
 from actorq.domain.trajectory import Episode
 
-# Steps of each of the three episodes that are compared, and the seconds that all of them may take.
+# Steps of each of the three compared episodes, and the seconds for all of them.
 _COMPARED, _COMPARED_S = 200, 3.0
-# The launcher hears of the trial this often.
+# Seconds between messages to the launcher.
 _PERIOD_S = 1.0
 _MOST_REASONS = 5
 
 
 def play(environments: Environments, steps: int, seconds: float, alive: Callable[[], None]) -> dict[str, Any]:
-    """Figures of random actions in one environment, as JSON has them.
+    """Measurements of random actions in one environment, as JSON values.
 
-    steps, seconds: the trial ends with the first of both.
+    steps, seconds: the trial ends at the limit that comes first.
     alive: called once a second, between steps.
 
-    Returns the steps and the seconds in them; the lengths, returns and kinds of ended episodes; the lowest and highest
-    reward and observation; the components of observations that never changed; failed steps by reason; whether a seed
-    repeats an episode, and whether another seed changes it. Raises as the environment does.
+    Returns:
+    - the steps and their total seconds
+    - the lengths, returns and kinds of ended episodes
+    - the lowest and highest reward and observation
+    - the components of observations that never changed
+    - failed steps by reason
+    - whether a seed repeats an episode, and whether another seed changes it
+
+    Raises as the environment does.
     """
     stepper = _Stepper(environments, alive)
     spec = environments.spec
@@ -89,7 +95,7 @@ def first_step(environments: Environments, tell: Callable[[str], None] = lambda 
 
 
 class _Stepper:
-    """Takes random steps in one environment, and tells the launcher so once a second. seconds: spent in steps."""
+    """Takes random steps in one environment, and informs the launcher once a second. seconds: spent in steps."""
 
     def __init__(self, environments: Environments, alive: Callable[[], None]) -> None:
         self._environments = environments
@@ -100,7 +106,7 @@ class _Stepper:
         self.seconds = 0.0
 
     def begin(self, seed: int, actions: int) -> NDArray[Any]:
-        """Reset the environment with a seed, and the random actions with another one."""
+        """Reset the environment with a seed. The random actions have another seed."""
         self._draw = np.random.default_rng(actions)
         self._seen = self._environments.reset(seed)
         return self._seen
@@ -120,7 +126,7 @@ class _Stepper:
 
 
 def random_actions(spec: EnvironmentSpec, observations: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-    """Uniformly random allowed actions, [N, *action], after these observations."""
+    """Uniformly random legal actions, [N, *action], after these observations."""
     count, parts = len(observations), list[NDArray[Any]]()
     if spec.sizes:
         allowed = np.ones((count, spec.acting_size), np.bool_)
@@ -137,14 +143,14 @@ def random_actions(spec: EnvironmentSpec, observations: NDArray[Any], rng: np.ra
 
 
 def _numbers(spec: EnvironmentSpec, observation: NDArray[Any]) -> NDArray[Any]:
-    """The numbers of an observation, as one array; those of a vector beside other arrays."""
+    """The numbers of an observation as one array; without images and other arrays, if it has several."""
     if not spec.leaves:
         return observation.copy()
     return views(spec.leaves, observation).get(VECTOR, np.empty(0)).copy()
 
 
 def _repeats(stepper: _Stepper, steps: int) -> dict[str, bool]:
-    """Whether the same seed and actions give the same steps, and whether another seed gives others."""
+    """Whether the same seed and actions give the same steps, and whether another seed gives other steps."""
 
     def episode(seed: int) -> list[NDArray[Any]]:
         seen = [stepper.begin(seed, actions=1).copy()]

@@ -1,1 +1,1 @@
-"""Environments with goals: how they are recognized, their rewards for other goals, and hindsight."""
+"""Environments with goals: recognizes them, computes their rewards for other goals, and adds hindsight."""

@@ -1,4 +1,4 @@
-"""Gives each step of an ended episode other goals: those that the episode achieved later (arXiv 1707.01495)."""
+"""Gives each step of an ended episode other goals, which the episode achieved later (arXiv 1707.01495)."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ from actorq.domain.trajectory import Segment
 class Hindsight:
     """Adds the hindsight columns to segments, in the order of the segments.
 
-    A segment is held until the episodes of all its steps have ended, so for at most as many steps as an episode has.
-    Then each step gets goals that its own episode achieved after that step, drawn uniformly from the step's end to the
-    end of the episode (strategy "future"). The environment itself computes the rewards. Where an episode was cut off,
-    by a fault or the actor's end, the columns repeat the step's own goal, reward and end.
+    A segment is held until the episodes of all its steps have ended. Then each step gets goals that its own episode
+    achieved after that step. They are drawn uniformly from the step's end to the end of the episode (strategy
+    "future"). The environment itself computes the rewards. If a fault or the actor's end cuts off an episode, the
+    columns repeat the step's own goal, reward and end.
 
     names: of the columns. rewards: of the environment. rng: draws the goals.
     watched: context of each call to the environment, for a watchdog.
@@ -39,7 +39,7 @@ class Hindsight:
         self._running: list[list[tuple[_Held, int, int]]] = [[] for _ in range(self.environments)]
 
     def add(self, segment: Segment) -> Iterator[Segment]:
-        """Take the next segment. Yields those that are complete now. Raises UserError as `GoalRewards` does."""
+        """Add the next segment. Yields the segments that are now complete. Raises UserError as `GoalRewards` does."""
         if not segment.follows:
             self._cut_all()
         held = _Held(segment, self.goal, self.names.copies)
@@ -106,7 +106,8 @@ class Hindsight:
 class _Held:
     """A segment whose steps wait for the end of their episodes, with its hindsight columns.
 
-    achieved: the goals achieved after each step, [T, N, size]. waits_for: environments with a running episode in it.
+    achieved: the goals achieved after each step, [T, N, size]. waits_for: environments whose running episode has steps
+        in it.
     """
 
     def __init__(self, segment: Segment, goal: Goal, copies: int) -> None:

@@ -1,4 +1,4 @@
-"""Recognizes environments with goals, and asks them for the rewards of other goals."""
+"""Recognizes environments with goals, and computes their rewards for other goals."""
 
 from collections.abc import Callable
 from typing import Any
@@ -49,9 +49,9 @@ def goal_of(environment_id: str, environment: gymnasium.Env[Any, Any]) -> Goal |
 
 
 class GoalRewards:
-    """The environment's own `compute_reward`, and `compute_terminated` if it has one, for many goals in one call.
+    """Calls the environment's own `compute_reward`, and `compute_terminated` if it exists, with many goals at once.
 
-    A function that does not take many goals is called for one after the other. Their third argument, info, is empty.
+    A function that does not accept many goals is called for each goal. The third argument, info, is empty.
     """
 
     def __init__(self, environment_id: str, environment: gymnasium.Env[Any, Any]) -> None:
@@ -67,7 +67,8 @@ class GoalRewards:
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_] | None]:
         """Rewards float32[B] of B steps, and whether each ends its episode, bool[B].
 
-        achieved: the goals that were achieved after the steps, [B, size]. desired: goals to compare with, [B, size].
+        achieved: the goals that were achieved after the steps, [B, size]. desired: the goals to compare with, [B,
+            size].
 
         The second result is None if the environment does not compute it. Raises UserError when one of the functions
         fails or returns no number within the limits.
@@ -96,7 +97,7 @@ class GoalRewards:
         return values
 
     def _all_at_once(self, name: str, achieved: NDArray[Any], desired: NDArray[Any]) -> NDArray[Any] | None:
-        """The values of one call for all goals, float64[B]; None where the function does not take them."""
+        """The values of one call for all goals, float64[B]; None if the function does not accept many goals."""
         try:
             values = np.asarray(self._functions[name](achieved, desired, {}))
             return values.astype(np.float64) if values.shape == (len(achieved),) else None

@@ -1,1 +1,1 @@
-"""Policies in an actor: receives, loads, checks and chooses them."""
+"""Policies in an actor: receives, loads, checks and selects them."""

@@ -1,4 +1,4 @@
-"""Compares a quantized policy with the FP32 policy on this processor and this actor's observations."""
+"""Compares a quantized policy with the FP32 policy, on this processor and on this actor's observations."""
 
 import logging
 import threading
@@ -16,16 +16,16 @@ from actorq.errors import ActorQError, ConflictError
 
 _log = logging.getLogger(__name__)
 
-# The least number of observations of a comparison.
+# The smallest number of observations for a comparison.
 ROWS = 64
-# A fidelity report on fewer observations is too noisy. The report of a run's first version has a single observation.
+# A fidelity report on fewer observations is too noisy. The report on a run's first version has a single observation.
 LEAST_REPORTED = 16
-# The error may be this many times the reported error. Smaller reported errors count as LEAST_ERROR.
+# The measured error may be at most this multiple of the reported error. Reported errors count as at least LEAST_ERROR.
 FACTOR = 4.0
 LEAST_ERROR = 0.01
 # The share of equal best actions may be this far below the reported share, if the error is above FACTOR too.
 MOST_DISAGREEMENT = 0.25
-# Larger errors, and those of outputs that are not finite, count as this one. A learner refuses very large ones.
+# Upper bound of reported errors, also for outputs that are not finite. A learner refuses very large errors.
 _LARGEST_ERROR = 1e6
 
 
@@ -91,7 +91,7 @@ class PolicyCheck:
     load: loads a policy for the actor's batches.
     on_ready: called from the acting loop when there are enough observations.
     discrete: whether the action is the index of the best output.
-    avoided: schemes that this processor is known to compute wrongly; later also those found in comparisons.
+    avoided: schemes that this processor is known to compute wrongly; comparisons add more.
     newest: the newest comparison; None before the first.
     """
 
@@ -134,7 +134,8 @@ class PolicyCheck:
     def run(self, client: QuantizerClient, due: PolicyDescriptor) -> bool:
         """Compare the newest policy of the due scheme with FP32. Blocks. Returns whether they do not match.
 
-        If a policy cannot be fetched or run, or the newest one has no quantized layer, a newer version is compared.
+        A newer version is compared if a policy cannot be fetched or run, or if the newest policy has no quantized
+        layer.
         """
         try:
             quantized = client.get(due.scheme)

@@ -19,9 +19,9 @@ from actorq.errors import InvalidInputError
 class OnnxPolicy:
     """Runs a policy on batches of exactly `batch` observations. Not thread-safe: one loop owns it.
 
-    takes_noise: whether the policy takes standard normal noise as an input.
-    outputs: the last call's results by role, float32[batch, ...]: of the acting output, and of the roles that the
-        policy was loaded with. The next call overwrites them.
+    takes_noise: whether the policy has standard normal noise as an input.
+    outputs: the last call's results by role, float32[batch, ...], for the acting output and the roles in `needs`. The
+        next call overwrites them.
     on_observations: called with this policy and the observations of each call; None for no callback.
     """
 
@@ -32,8 +32,8 @@ class OnnxPolicy:
 
         observations: the spec of the policy's input, stacked if frames are stacked.
         actions: required number of outputs: discrete actions, or components of one action; 0 for any number.
-        needs: roles or names of outputs that whoever acts needs; see `BehaviorPolicy`. Values and logits have to be the
-            acting output. Without noise, the actions are greedy.
+        needs: roles or names of the outputs that the behavior policy reads; see `BehaviorPolicy`. Values and logits
+            must be the acting output. Without noise, the actions are greedy.
 
         Raises InvalidInputError when the model is invalid or its inputs or outputs do not fit. The inputs are the
         observations, alone or with noise. Other outputs are not computed.
@@ -44,7 +44,7 @@ class OnnxPolicy:
             self._session = open_session(policy.model)
             self._observations = observations
             self._inputs = np.zeros((batch, *observations.shape), observations.dtype)
-            # What the session reads: the observations themselves, or a copy of each leaf.
+            # The session's inputs: the observations themselves, or a copy of each leaf.
             leaves = observations.inputs if observations.leaves else {}
             self._parts = {name: np.zeros((batch, *each.shape), each.dtype) for name, each in leaves.items()}
             self._bind(batch)
@@ -63,7 +63,8 @@ class OnnxPolicy:
     def __call__(self, observations: NDArray[Any], noise: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """Return the first output, float32[batch, ...]. The next call overwrites the array.
 
-        noise: float32[batch, actions], standard normal, for a policy that takes noise; None for its most likely action.
+        noise: float32[batch, actions], standard normal, for a policy with a noise input; None for its most likely
+            action.
         """
         np.copyto(self._inputs, observations)
         if self._parts:
@@ -96,7 +97,7 @@ class OnnxPolicy:
             self._binding.bind_input(port.name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
     def _bind_further(self, needs: Collection[str]) -> None:
-        """Bind the other outputs of these roles to buffers of their own."""
+        """Bind other outputs with these roles to their own buffers."""
         for role in sorted(needs):
             name = self._signature.output(role)
             if role == Role.GREEDY_ACTIONS and not self.takes_noise:
@@ -124,15 +125,16 @@ LoadPolicy = Callable[[Policy, EnvironmentSpec, int, Collection[str]], OnnxPolic
 
 def load_policy(policy: Policy, spec: EnvironmentSpec, batch: int, needs: Collection[str] = ()) -> OnnxPolicy:
     """Load a policy for `batch` environments. Raises InvalidInputError when it does not fit them, or lacks `needs`."""
-    # Continuous components beside discrete ones come from an output of their own, also when the policy acts greedily.
+    # If an action has discrete and continuous components, a separate output has the continuous ones, also for greedy
+    # actions.
     components = (Role.ACTIONS,) if spec.sizes and spec.components else ()
     return OnnxPolicy(policy, spec.policy_observations, batch, spec.acting_size, {*needs, *components})
 
 
 class PolicySlot:
-    """Hands the newest policy from the subscription to the acting loop. Thread-safe.
+    """Passes the newest policy from the subscription to the acting loop. Thread-safe.
 
-    counts: the actor's counts, for all who load policies or act with them. closed: whether `close` was called.
+    counts: the actor's counts, for the loading and the acting threads. closed: whether `close` was called.
     served_version: the newest version that a quantizer has sent; 0 before the first.
     """
 
@@ -152,11 +154,11 @@ class PolicySlot:
             self._changed.notify_all()
 
     def peek(self) -> OnnxPolicy | None:
-        """The newest policy, None before the first. Takes no lock, so the acting loop may call it at each step."""
+        """The newest policy; None before the first. Uses no lock, so the acting loop may call it at each step."""
         return self._policy
 
     def wait(self, wanted: Callable[[PolicyDescriptor], bool], timeout_s: float | None = None) -> OnnxPolicy | None:
-        """Wait until the newest policy is `wanted` and return it; None when time is up or the slot is closed."""
+        """Wait until `wanted` accepts the newest policy, and return it; None after the timeout or `close`."""
 
         def found() -> bool:
             return self._policy is not None and wanted(self._policy.descriptor)
@@ -166,7 +168,7 @@ class PolicySlot:
             return self._policy if not self.closed and found() else None
 
     def wake(self) -> None:
-        """Make waiting threads ask `wanted` again."""
+        """Make waiting threads call `wanted` again."""
         with self._changed:
             self._changed.notify_all()
 
@@ -177,7 +179,7 @@ class PolicySlot:
             self._changed.notify_all()
 
     def activated(self, descriptor: PolicyDescriptor) -> None:
-        """Record the time from the learner's snapshot to this policy's first action, which is now."""
+        """Record the time from the learner's snapshot to this policy's first action, which happens now."""
         with self._changed:
             seconds = max(0.0, self._clock() - descriptor.snapshot_at)
             self.counts.activation_seconds.observe(seconds)

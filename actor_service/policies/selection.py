@@ -1,4 +1,4 @@
-"""Chooses the fastest scheme on this processor: times the real policies on the actor's batch size, in turns."""
+"""Selects the fastest scheme on this processor: times the real policies on the actor's batch size, in turns."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,8 +24,8 @@ class Selection:
 
     scheme: the chosen scheme.
     seconds: time of one call by scheme; empty if there was only one candidate.
-    dropped: the reason against each other scheme.
-    held_back: whether the fidelity gate refused a candidate or some of its layers. A later choice may then differ.
+    dropped: the reason against each dropped scheme.
+    held_back: whether the fidelity gate refused a candidate or some of its layers. A later selection may then differ.
     """
 
     scheme: str
@@ -45,7 +45,8 @@ def candidates(
     """The policies of all schemes that are not avoided, and the error of each scheme that has none.
 
     get: returns the policy of a scheme and a version, as `QuantizerClient.get`. Raises its UnavailableError.
-    version: 0 for the newest of each scheme. same_version: all have the first one's, even if newer ones come meanwhile.
+    version: 0 for the newest of each scheme. same_version: all policies have the first one's version, even if newer
+        versions come meanwhile.
     """
     policies: list[Policy] = []
     missing: dict[str, ActorQError] = {}
@@ -71,14 +72,14 @@ def select(
     incumbent: str = FP32,
     timer: Timer | None = None,
 ) -> Selection:
-    """Choose the fastest of one version's emissions for actors that step `batch` environments as one.
+    """Choose the fastest scheme for actors that step `batch` environments as one, from policies of one version.
 
-    Each policy is loaded and run as in an actor. If the times differ only by noise (actorq.timing.NOISE), `incumbent`
-    wins, then fp32, then the earlier scheme in actorq.domain.policy.SCHEMES, which changes the policy less. A policy is
-    dropped if the fidelity gate refused it, if no layer is quantized, or if it cannot be loaded here.
+    Each policy is loaded and run as in an actor. A difference in time may be only noise (actorq.timing.NOISE). Then
+    `incumbent` wins, then fp32, then the earlier scheme in actorq.domain.policy.SCHEMES, which changes the policy less.
+    A policy is dropped if the fidelity gate refused it, if no layer is quantized, or if it cannot be loaded here.
 
     observations, actions: see OnnxPolicy.
-    timer: replaces actorq.timing.time_calls, which takes at most 0.2 s unless the policies are huge.
+    timer: replaces actorq.timing.time_calls, which needs at most 0.2 s unless the policies are huge.
 
     Raises InvalidInputError when no policy is left.
     """

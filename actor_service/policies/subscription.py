@@ -1,4 +1,4 @@
-"""Keeps the newest policy in the slot: watches the quantizer, loads policies, and changes the scheme if needed."""
+"""Keeps the newest policy in the slot: watches the quantizer, loads policies, and changes the scheme if necessary."""
 
 import logging
 import random
@@ -17,16 +17,19 @@ from actorq.transport.reconnect import keep_connected
 
 _log = logging.getLogger(__name__)
 
-# Errors of a stream that only another scheme or another certificate would mend.
+# Errors of a stream that only another scheme or another certificate can fix.
 _FINAL = (NotFoundError, DeniedError, UserError)
 _WAIT_S = 1.0
-# How often candidates of several graph_digests are fetched, because a new one has just come.
+# Attempts to fetch candidates of one graph. The digests differ when a new graph has just come.
 _ATTEMPTS = 3
 
 
 @dataclass(eq=False)
 class _Stream:
-    """The stream of one scheme, with its own client: closing it ends a waiting stream. version: the last received."""
+    """The stream of one scheme. Has its own client, because closing the client ends a waiting stream.
+
+    version: the last received version.
+    """
 
     client: QuantizerClient
     scheme: str
@@ -37,26 +40,28 @@ class _Stream:
 
 @dataclass(eq=False)
 class Subscription:
-    """Watches one scheme of the quantizer at a time, on three threads beside the acting loop.
+    """Watches one scheme of the quantizer at a time, on three threads of its own.
 
     One thread reads the stream and keeps only the newest policy. Another thread loads it. A single thread would load
-    outdated versions, because gRPC buffers several small policies. The third thread looks at the acting policy.
+    outdated versions, because gRPC buffers several small policies. The third thread checks the acting policy.
 
-    With a scheme of the run, it changes to int8-weights when the check finds a mismatch.
+    If the run has a fixed scheme, the subscription changes to int8-weights when the check finds a mismatch.
 
-    With `auto`, it begins with fp32, which comes first because it needs no quantization. It chooses as soon as an
-    fp32 policy acts. It chooses again when the graph changes, and when the check finds a mismatch. The fidelity gate
-    may hold a candidate back, for example for an untrained policy. Then it chooses again when the version has doubled:
-    at most log2 N times for N versions. A chosen scheme stays when the gate turns its later versions into fp32. These
-    versions are as fast as fp32, and the scheme returns when it passes again.
+    With `auto`, the subscription begins with fp32, which is available first because it needs no quantization. It
+    selects a scheme as soon as an fp32 policy acts. It selects again when the graph changes, and when the check finds a
+    mismatch. The fidelity gate may refuse a candidate, for example for an untrained policy. Then the subscription
+    selects again when the version number has doubled: at most log2 N times for N versions. A selected scheme stays even
+    if the gate turns its later versions into fp32. These versions are as fast as fp32, and the scheme returns when it
+    passes again.
 
     connect: opens a client of the quantizer. The subscription closes it.
     load: makes a policy ready to act.
     on_fault: called with an error that a retry cannot fix.
-    check: finds the schemes that this processor computes wrongly. They are no candidates of `auto`.
+    check: finds the schemes that this processor computes wrongly. They are not candidates of `auto`.
     requested: the requested scheme.
-    select: chooses among policies for `auto`. Its second argument is the scheme that acts.
-    wanted: whether to load the newest policy. Asked for each newer policy and by `recheck`. With `auto`, all are.
+    select: selects a policy for `auto`. Its second argument is the acting scheme.
+    wanted: whether to load the newest policy. Called for each newer policy and by `recheck`. With `auto`, all policies
+        are loaded.
     """
 
     connect: Callable[[], QuantizerClient]
@@ -85,12 +90,12 @@ class Subscription:
 
     @property
     def scheme(self) -> str:
-        """The scheme that is watched now."""
+        """The watched scheme."""
         return self._stream.scheme
 
     @property
     def avoided(self) -> str:
-        """The scheme that this actor avoids because its processor computes it wrongly, the last one; empty for none."""
+        """The newest scheme that this actor avoids because its processor computes it wrongly; empty for none."""
         return next((each for each in reversed(self.check.avoided) if self.requested in (each, AUTO)), "")
 
     def settled(self, descriptor: PolicyDescriptor) -> bool:
@@ -99,13 +104,13 @@ class Subscription:
         return chosen or self.requested != AUTO
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start to watch."""
         self._read(self._stream)
         self._loader.start()
         self._checker.start()
 
     def recheck(self) -> None:
-        """Ask `wanted` again, because its answer may have changed."""
+        """Call `wanted` again, because its answer may have changed."""
         with self._changed:
             self._changed.notify_all()
 
@@ -115,7 +120,7 @@ class Subscription:
         self.slot.wake()
         self.recheck()
         self._client.close()
-        # It may be changing the stream.
+        # The third thread may be changing the stream.
         _join(self._checker)
         self._end(self._stream)
         _join(self._loader)
@@ -149,7 +154,7 @@ class Subscription:
             count_retry = self.slot.counts.quantizer_retries.add
             keep_connected(watch, stream.ended, stream.client.peer, random.Random(), on_retry=count_retry)
         except BaseException as error:
-            # A closed channel raises too, but an end is no fault.
+            # A closed channel raises too, but closing is not a fault.
             if not stream.ended.is_set():
                 self.on_fault(error)
 
@@ -190,7 +195,7 @@ class Subscription:
                 if policy is not None and not self._stop.is_set():
                     self._check_policy(policy.descriptor)
         except BaseException as error:
-            # A closed channel raises too, but `close` is no fault.
+            # A closed channel raises too, but `close` is not a fault.
             if not self._stop.is_set():
                 self.on_fault(error)
 
@@ -229,7 +234,8 @@ class Subscription:
             _log.info("auto: %s%s", selection, absent)
         if chosen != self.scheme:
             self._change_to(chosen, acting)
-        # The acting policy's graph, not the candidates'. If theirs is newer, the next policy makes a new choice due.
+        # The acting policy's graph, not the candidates' graph. If theirs is newer, the next policy causes a new
+        # selection.
         self._graph_digest = acting.graph_digest
         self._again_at = 2 * acting.version if again else None
         self.slot.wake()
@@ -253,11 +259,11 @@ class Subscription:
         return newest, missing
 
     def _change_to(self, scheme: str, acting: PolicyDescriptor) -> None:
-        """Watch another scheme. The acting version comes first, so that the new scheme acts at once."""
+        """Watch another scheme. The acting version is loaded first, so that the new scheme acts at once."""
         self._end(self._stream)
         client = self.connect()
         with self._changed:
-            # A policy of the old scheme that is being loaded does not act any more.
+            # A policy of the old scheme that is still loading no longer acts.
             newest = self.slot.peek()
             self._received = None
             self._stream = _Stream(client, scheme, (newest.descriptor if newest else acting).version - 1)

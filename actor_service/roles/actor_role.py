@@ -43,11 +43,12 @@ class Host:
     backend: the library that steps the environments.
     environment_timeout_s: longest call to the environments before the watchdog ends the process.
     arithmetic: returns what this processor computes exactly.
-    load, uploader: make sessions of policies and upload items. Benchmarks replace them to measure an actor.
+    load: makes sessions of policies.
+    uploader: uploads items. Benchmarks replace both to measure an actor.
     factory: makes an environment that only this process can make.
     most_environments: most environments of an evaluation.
-    watchdog: checks for calls to the environments that hang, with their limit in seconds. An actor that is the whole
-        process ends the process.
+    watchdog: makes a watchdog for hanging environment calls, with their limit in seconds. If the actor is the whole
+        process, the watchdog ends the process.
     cpu_clock: called on the thread of a role; returns the clock of the CPU seconds that the role uses.
     measure: the resources of a role with this name, role and node.
     after_evaluation: called when no step follows before the next reset of the evaluation's environments.
@@ -71,10 +72,10 @@ class Host:
 
 
 class ActorRole:
-    """What an actor process does: the base of the roles of this package."""
+    """The base class of all roles of an actor process."""
 
     role: ClassVar[Role]
-    # The file for a video of each requested evaluation. The episodes then run one after the other.
+    # The file for a video of each requested evaluation. With a video, the episodes run one after the other.
     _record: Path | None = None
     # How evaluations draw actions; empty for greedy actions.
     _sampling: Sampling = ""
@@ -95,7 +96,7 @@ class ActorRole:
         self._evaluating = threading.Lock()
         self._leaving = threading.Event()
         self._activity = "starting"
-        # Whether the learner has said so. An actor that is told to drain does not know.
+        # Whether the learner has reported the run's end. A drained actor does not know it.
         self.run_is_over = False
 
     def _open_client(self) -> QuantizerClient:
@@ -134,16 +135,17 @@ class ActorRole:
     def evaluate(
         self, wanted: EvaluateRequest, stop: threading.Event, on_episode: Callable[[Episode], None]
     ) -> Evaluation:
-        """Run the wanted episodes beside the actor's own work. Blocks.
+        """Run the wanted episodes in addition to the actor's own work. Blocks.
 
-        Raises ConflictError without an environment, ExhaustedError during another one, and UnavailableError on `stop`.
+        Raises ConflictError without an environment, ExhaustedError during another evaluation, and UnavailableError on
+        `stop`.
         """
         if self._spec is None:
             raise ConflictError(f"{self.name} has no environment yet (state: {self._activity})")
         if not self._evaluating.acquire(blocking=False):
             raise ExhaustedError(f"{self.name} runs an evaluation already; try again when it is done")
         try:
-            # As many rows as the actors have, because the int8 ranges depend on them.
+            # As many rows as the actors have, because the dynamic int8 ranges depend on them.
             with closing(self._episodes(self._spec, wanted.episodes, self._requested_call, self._batch)) as runner:
                 policy = runner.load(self._policy(self._spec, wanted.scheme or self._acting_scheme, wanted.version))
                 if self._record is None:
@@ -157,7 +159,7 @@ class ActorRole:
                 self._close_watchdog()
 
     def _close_watchdog(self) -> None:
-        """Close the watchdog when no requested evaluation runs anymore: its environments may still hang."""
+        """Close the watchdog when no requested evaluation runs any more. Until then its environments may still hang."""
         self._leaving.set()
         if self._evaluating.acquire(blocking=False):
             self._watchdog.close()

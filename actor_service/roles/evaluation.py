@@ -30,7 +30,7 @@ MOST_FAILED = 100
 def batch_size(episodes: int, rows: int, most: int = MOST_ENVIRONMENTS) -> int:
     """Number of environments for an evaluation: a multiple of `rows`, at most `most`.
 
-    It is rounded up, because a second episode in each environment takes twice as long.
+    The number is rounded up, because a second episode in each environment would double the time.
     """
     return min(-(-episodes // rows), most // rows) * rows
 
@@ -39,15 +39,15 @@ def batch_size(episodes: int, rows: int, most: int = MOST_ENVIRONMENTS) -> int:
 class EvaluationEpisodes:
     """Runs episodes with greedy actions, or with actions drawn from the policy's distribution.
 
-    A greedy action is the one of highest value, or the policy's action without noise.
+    A greedy action is the action of highest value, or the policy's action without noise.
 
     An episode in which an environment fails counts as a fault, and another episode replaces it. `MOST_FAILED` faults in
     a row raise ActorQError.
 
     watched: context of each call to the environments, for a watchdog.
     sampling: how actions are drawn; empty for greedy actions.
-    rows: observations per call of the policy, a divisor of the environments' number; 0 for all. Dynamic ranges of a
-        quantized policy cover the rows of a call, so a policy acts here as in actors with so many environments.
+    rows: observations per call of the policy, a divisor of the number of environments; 0 for all. A quantized policy's
+        dynamic ranges cover the rows of a call. So the policy acts as in actors with this number of environments.
     """
 
     environments: Environments
@@ -146,7 +146,7 @@ class EvaluationEpisodes:
     def _actions(
         self, policy: OnnxPolicy, seen: NDArray[Any], behaviors: Sequence[BehaviorPolicy] | None
     ) -> NDArray[np.generic]:
-        """The actions for all environments. behaviors: draw those of each call's rows; None for greedy actions."""
+        """The actions for all environments. behaviors: draw the actions for each call; None for greedy actions."""
         parts = np.split(seen, len(seen) // self.rows)
         if behaviors is not None:
             return np.concatenate([draw(policy, part) for draw, part in zip(behaviors, parts, strict=True)])
@@ -159,6 +159,6 @@ class EvaluationEpisodes:
 
 
 def _successes(episodes: Sequence[Episode]) -> tuple[bool, ...]:
-    """Whether each episode ended with success; empty unless all of them tell."""
+    """Whether each episode ended with success; empty unless all of them report it."""
     told = tuple(each.success for each in episodes if each.success is not None)
     return told if len(told) == len(episodes) else ()

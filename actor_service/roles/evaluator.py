@@ -19,17 +19,18 @@ from actorq.errors import UnavailableError
 
 _WAIT_S = 1.0
 
-# Budget at the start. Short runs thus get their first evaluations.
+# Budget at the start, so that short runs get their first evaluations.
 _AT_START_S = 0.5
 _MOST_SAVED_S = 5.0
 
 
 @dataclass(eq=False)
 class CpuBudget:
-    """The CPU seconds that this process may use: 0.5 s and a share of the machine's, saved up to 5 s. Thread-safe.
+    """The CPU seconds that this process may use: a share of the machine's CPU time, saved up to 5 s, and 0.5 s at the
+    start. Thread-safe.
 
-    Work that begins within the budget may exceed it. The excess is paid before the next work begins. Over T seconds on
-    C processors the process uses at most share * C * T + 0.5 s, plus the excess of its last work.
+    Work that begins within the budget may exceed it. The next work waits until the budget covers the excess. Over T
+    seconds on C processors the process uses at most share * C * T + 0.5 s, plus the excess of its last work.
 
     share: above 0, at most 1.
     processors: number of processors of the machine.
@@ -70,7 +71,8 @@ class Evaluator(Participant):
 
     def _work(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
         run = membership.run
-        # As many rows as actors have: dynamic ranges cover a call's rows, so another number is another policy.
+        # As many rows as the actors have. Dynamic ranges cover a call's rows, so another number would change the
+        # policy.
         episodes = self._episodes(spec, run.evaluation_episodes, self._own_call, run.environments_per_actor)
         seeds = np.random.default_rng(membership.seed)
         sequence = 0

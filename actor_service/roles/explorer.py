@@ -87,7 +87,7 @@ class Explorer(Participant):
             environments.close()
 
     def _hindsight(self, environments: Environments, columns: tuple[str, ...], seed: int) -> Hindsight | None:
-        """What gives steps other goals; None where the run or the environment has none."""
+        """The object that gives steps other goals; None if the run or the environment has no goals."""
         goal, rewards, names = environments.spec.goal, environments.goal_rewards, hindsight_of(columns)
         if goal is None or rewards is None or names is None:
             return None

@@ -9,16 +9,16 @@ from actorq.errors import ActorQError, NotFoundError
 
 _log = logging.getLogger(__name__)
 
-# The longest hold that a quantizer grants. The evaluation reaches it through the learner, which may be down.
+# The longest hold that a quantizer grants. The evaluation reaches the quantizer through the learner, which may be down.
 _HOLD_S = 3600.0
-# Renewed because a restarted quantizer has lost its holds.
+# Renewed because a restarted quantizer loses its holds.
 _RENEWAL_S = 60.0
 
 
 class PolicyHold:
     """Asks the quantizer to hold one version at a time. For use by one thread.
 
-    If the quantizer is unreachable or cannot hold versions, the evaluation runs anyway. This is logged once.
+    If the quantizer is unreachable or cannot hold versions, the evaluation runs without a hold. This is logged once.
 
     clock: monotonic seconds.
     """
@@ -32,7 +32,7 @@ class PolicyHold:
         self._failing = False
 
     def acquire(self, version: int) -> bool:
-        """Hold this version from now on. Returns False when the quantizer no longer has it."""
+        """Hold this version. Returns False when the quantizer no longer has it."""
         self._version = version
         return self._ask()
 

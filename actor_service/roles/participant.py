@@ -57,7 +57,7 @@ class Participant(ActorRole):
         self._thread.start()
 
     def drain(self, flush_s: float) -> None:
-        """See `ActorRole.drain`. A step of the environment also ends within `flush_s`; 0 sends no queued items."""
+        """See `ActorRole.drain`. An environment step also ends within `flush_s`. With 0, no queued items are sent."""
         self._flush_until = time.monotonic() + flush_s if flush_s else 0.0
         if not self._stop.is_set():
             self._acknowledged_before = self.acknowledged
@@ -98,7 +98,7 @@ class Participant(ActorRole):
         return True
 
     def _subscribe(self, spec: EnvironmentSpec, scheme: str, batch: int, needs: Collection[str] = ()) -> None:
-        """Start to put loaded policies into the slot. Unwanted policies may be skipped."""
+        """Start to load policies into the slot. Unwanted policies may be skipped."""
         self._activity = "waiting for a policy"
 
         def loader(needs: Collection[str]) -> Callable[[Policy], OnnxPolicy]:
@@ -112,7 +112,7 @@ class Participant(ActorRole):
         self._subscription.start()
 
     def _connect(self) -> QuantizerClient:
-        """A client that takes policies of this run only."""
+        """A client that accepts only policies of this run."""
         assert self._membership is not None
         client = self._open_client()
         client.run_id = self._membership.run.run_id
@@ -143,8 +143,8 @@ class Participant(ActorRole):
         )
         if membership.epoch < epoch:
             raise UnavailableError(
-                f"the learner has epoch {membership.epoch} of the run, and one of epoch {epoch} has gone on with it: "
-                "end the older learner"
+                f"the learner has epoch {membership.epoch} of the run, and a learner of epoch {epoch} has continued "
+                "it: end the older learner"
             )
         self._incarnation = membership.incarnation
         if known is not None and membership.run.run_id != known.run.run_id:
@@ -167,7 +167,7 @@ class Participant(ActorRole):
             self._spec = describe_environment(
                 run.environment_id, self._host.backend, run.environment_arguments, factory=self._host.factory
             )
-        # An evaluator uses the actors' batch size for `auto`, so that it evaluates the scheme that they act with.
+        # An evaluator uses the actors' batch size for `auto`, so that it evaluates the scheme that the actors use.
         self._batch = run.environments_per_actor
         self._prepare(self._spec, membership)
         self._uploader = self._host.uploader(
@@ -185,7 +185,9 @@ class Participant(ActorRole):
         self._work(self._spec, membership, self._uploader)
 
     def _set_share(self, steps: int) -> None:
-        """The learner has changed the steps of a policy. Called on the uploader's thread; 0: as Join has told."""
+        """Apply a new limit of steps with one policy from the learner. Called on the uploader's thread. 0: the limit
+        from Join.
+        """
 
     def _report(self) -> ActorReport:
         watched = self._subscription
@@ -222,5 +224,5 @@ class Participant(ActorRole):
             self._unsent = self._uploader.flush(max(0.0, self._flush_until - time.monotonic()))
             if self._unsent:
                 _log.info("%d segments were not stored before the actor ended", self._unsent)
-            # A drain has no time left for a learner that has not taken the items.
+            # At the end of a drain, no time is left for a learner that has not acknowledged the items.
             self._uploader.close(patience_s=0.0 if self._unsent and self._flush_until else 2.0)

@@ -1,4 +1,4 @@
-"""Chooses the versions that an evaluator evaluates: one per period of updates, and those that the learner asks for."""
+"""Selects the versions for an evaluator: one per period of updates, and those that the learner requests."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from actorq.domain.policy import PolicyDescriptor
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import RunSpec
 
-# The share of the way from the first return to the target above which the run counts as near its end.
+# A run is near its end above this share of the way from the first return to the target.
 _NEAR = 0.8
 
 
@@ -37,7 +37,7 @@ class EvaluationSchedule:
 
     @classmethod
     def of(cls, run: RunSpec, spec: EnvironmentSpec, affordable: Callable[[], bool]) -> "EvaluationSchedule":
-        """The schedule of a run. Without a target of its own the target is the environment's."""
+        """The schedule of a run. If the run has no target, the environment's target is used."""
         target = run.target_success if run.target_return is None else run.target_return
         return cls(run.evaluation_period_updates, affordable, spec.reward_threshold if target is None else target)
 
@@ -59,7 +59,9 @@ class EvaluationSchedule:
         self._last_update, self._last_version = descriptor.learner_step, descriptor.version
 
     def ended(self, score: float | None) -> None:
-        """Record the score, if there is one. At the target nothing is due until `try_again`: the run should end."""
+        """Record the score, if there is one. At the target, nothing is due until `try_again`, because the run should
+        end.
+        """
         if score is None:
             return
         if self._first_score is None:
@@ -73,6 +75,8 @@ class EvaluationSchedule:
         self._lost_version = version
 
     def try_again(self) -> None:
-        """Make a lost version due again, which the learner republishes, and others if the run goes on at the target."""
+        """Make a lost version due again, because the learner republishes it. Also continue if the run continues at the
+        target.
+        """
         self._lost_version = 0
         self._has_reached_target = False

@@ -24,7 +24,7 @@ class StandaloneEvaluator(ActorRole):
         self._sampling = sampling
         self._scheme = config.scheme
         self._batch = config.environments_per_actor
-        # Here and not in `start`, so that a wrong environment ends the process before it serves.
+        # Made here and not in `start`, so that a wrong environment ends the process before it serves.
         self._watchdog.start()
         try:
             with self._own_call:
@@ -36,7 +36,7 @@ class StandaloneEvaluator(ActorRole):
             raise
 
     def start(self) -> None:
-        """Wait for requests. The watchdog watches already."""
+        """Wait for requests. The watchdog already runs."""
         self._activity = "waiting for requests"
 
     def drain(self, flush_s: float) -> None:

@@ -1,1 +1,1 @@
-"""Gymnasium's spaces: what a policy sees of them, and how its actions reach them."""
+"""Gymnasium's spaces: converts observations for a policy, and a policy's actions for the environment."""

@@ -1,6 +1,6 @@
-"""Joins actions of several parts to one array, and refuses unsupported ones.
+"""Joins actions of several parts into one array, and refuses unsupported actions.
 
-Discrete parts with few combinations are one discrete action. Others are parts of their own.
+Discrete parts with few combinations become one discrete action. Other discrete parts stay separate.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from actorq.domain.limits import LARGEST_NUMBER, MAX_DISCRETE_ACTIONS, MAX_PARTS
 from actorq.domain.spaces import ArraySpec
 from actorq.errors import UserError
 
-# Discrete parts with more combinations are not one action.
+# Discrete parts with more combinations than this stay separate.
 MOST_COMBINATIONS = 64
 SUPPORTED_ACTIONS = (
     "Discrete, MultiDiscrete, MultiBinary, boxes of floats with bounds from "
@@ -28,9 +28,10 @@ SUPPORTED_ACTIONS = (
 
 
 class JointActions(gymnasium.ActionWrapper[Any, Any, Any]):
-    """An environment whose actions are one array: the discrete parts first, as whole numbers, then the continuous ones.
+    """An environment whose actions are one array: the discrete parts as whole numbers, then the continuous parts.
 
-    Few combinations of discrete parts become one discrete action each, in C order (the last part changes fastest).
+    If the discrete parts have few combinations, each combination becomes one discrete action, in C order (the last part
+    changes fastest).
 
     sizes: values of each discrete part. combined: whether they are one action.
     """
@@ -78,7 +79,7 @@ class JointActions(gymnasium.ActionWrapper[Any, Any, Any]):
 
 
 class BoundedActions(gymnasium.ActionWrapper[Any, Any, Any]):
-    """An environment without bounds of its actions, with actions from -bound to bound."""
+    """An environment whose unbounded actions get bounds from -bound to bound."""
 
     def __init__(self, environment: Any, bound: float = 1.0) -> None:
         super().__init__(environment)
@@ -96,7 +97,7 @@ class BoundedActions(gymnasium.ActionWrapper[Any, Any, Any]):
 
 
 def with_one_action(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """The environment with actions of one array, where its actions can be joined."""
+    """The environment with actions of one array, if its actions can be joined."""
     space = environment.action_space
     if _is_one(space) or not all(_is_part(leaf) for _, leaf in leaves_of(space)):
         return environment
@@ -144,7 +145,7 @@ def action_spec(
 
 
 def _way_out(space: spaces.Space[Any]) -> str:
-    """The flag that bounds actions without bounds."""
+    """The end of an error, with the flag that bounds unbounded actions."""
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
         return ""
     path = f"{BoundedActions.__module__}:{BoundedActions.__name__}"
@@ -152,7 +153,7 @@ def _way_out(space: spaces.Space[Any]) -> str:
 
 
 def _is_one(space: spaces.Space[Any]) -> bool:
-    """Whether actions are one discrete action from 0 on, or a vector."""
+    """Whether actions are one discrete action that counts from 0, or a vector."""
     return (isinstance(space, spaces.Discrete) and not space.start) or (
         isinstance(space, spaces.Box) and len(space.shape) == 1
     )
@@ -169,7 +170,7 @@ def _boxes(space: spaces.Space[Any]) -> list[spaces.Box]:
 
 
 def _composed(space: spaces.Space[Any], choices: Iterator[Any], numbers: Iterator[Any]) -> Any:
-    """The action of these choices of its discrete parts, and of the numbers of its boxes, both in order."""
+    """The action with these choices of its discrete parts and these numbers of its boxes, both in order."""
     if isinstance(space, spaces.Dict):
         return {name: _composed(child, choices, numbers) for name, child in space.spaces.items()}
     if isinstance(space, spaces.Tuple):

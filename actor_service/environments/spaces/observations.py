@@ -14,26 +14,26 @@ from actorq.errors import UserError
 from actorq.text import one_line
 
 SUPPORTED_OBSERVATIONS = (
-    "images (a Box of uint8 or bool), numbers, categories and bits (Box, Discrete, MultiDiscrete, MultiBinary), or "
-    "Dict and Tuple of them"
+    "images (a Box of uint8 or bool), numbers, categories and bits "
+    "(Box, Discrete, MultiDiscrete, MultiBinary), or Dict and Tuple of these"
 )
-# Of a nested space.
+# Most parts of a nested space.
 MOST_PARTS = 64
 # Keys and indices that lead to a part of a nested space.
 Keys = tuple[Any, ...]
-# Float32 numbers of an observation that fit a message.
+# Most float32 numbers of an observation that fit a message.
 _MOST_NUMBERS = MAX_SEGMENT_BYTES // 4
-# Of a space in an error.
+# Most characters of a space in an error.
 _MOST_BYTES = 300
-# Float32 holds all whole numbers up to this one.
+# Float32 represents all whole numbers up to this one exactly.
 _EXACT = 2**24
 
 
 class UnsupportedObservationsError(UserError):
-    """An observation space that no policy takes.
+    """An observation space that no policy supports.
 
-    flattened: numbers of an observation as a vector; 0 if Gymnasium cannot flatten it.
-    keys: the parts of a Dict that it can flatten, if it cannot flatten all of them. `flattened` is of these.
+    flattened: number of components of an observation as a vector; 0 if Gymnasium cannot flatten it.
+    keys: the parts of a Dict that it can flatten, if it cannot flatten all of them. `flattened` then counts only these.
     """
 
     def __init__(self, text: str, space: spaces.Space[Any]) -> None:
@@ -46,15 +46,15 @@ class UnsupportedObservationsError(UserError):
 
 
 def is_plane(space: spaces.Space[Any]) -> bool:
-    """Whether observations are images [height, width], which need an axis for their one channel."""
+    """Whether observations are images [height, width], which need an axis for their single channel."""
     return is_image(space) and len(space.shape or ()) == 2
 
 
 def parts_of(space: spaces.Space[Any]) -> tuple[str, ...]:
-    """The parts of observations that become one vector, in the order of `gymnasium.spaces.flatten`, in words.
+    """The parts of observations that become one vector, in words, in the order of `gymnasium.spaces.flatten`.
 
     Numbers stay numbers. A category of n becomes n numbers, one of them 1 (one-hot). Empty for spaces that need no
-    change, such as vectors and images, and for spaces that cannot be one vector: images beside other parts, text,
+    change, such as vectors and images. Empty also for spaces that cannot be one vector: images with other parts, text,
     graphs and sequences, and more than `MOST_PARTS` parts.
     """
     if (isinstance(space, spaces.Box) and (len(space.shape) == 1 or is_image(space))) or not flattened(space):
@@ -101,7 +101,7 @@ def indicators_of(parts: Iterable[spaces.Space[Any]]) -> tuple[int, ...]:
 
 
 def part_words(leaf: spaces.Space[Any]) -> str:
-    """A part of a vector of observations in words; empty for one that cannot be such a part."""
+    """A part of a vector of observations, in words; empty if it cannot be such a part."""
     if isinstance(leaf, spaces.Box) and not is_image(leaf) and 0 not in leaf.shape:
         count = math.prod(leaf.shape)
         return f"{count} number{'s' * (count != 1)}"
@@ -120,10 +120,10 @@ def is_image(space: spaces.Space[Any]) -> bool:
 def observation_spec(environment_id: str, space: spaces.Space[Any]) -> ArraySpec:
     """The spec of single observations.
 
-    Floats and uint64 become float32, and so do integers of 64 bits whose bounds float32 holds. Other integers of 16
+    Floats and uint64 become float32. So do integers of 64 bits if float32 represents their bounds. Other integers of 16
     bits and more become int32 or int64.
 
-    Raises UnsupportedObservationsError. The spec has no bounds: they are unused, and differ between libraries.
+    Raises UnsupportedObservationsError. The spec has no bounds, because they are unused and differ between libraries.
     """
     is_vector = isinstance(space, spaces.Box) and len(space.shape) == 1 and space.dtype.kind in "fiub"
     if not (is_vector or (is_image(space) and not is_plane(space))):
@@ -145,13 +145,13 @@ def check_size(environment_id: str, what: str, space: spaces.Box) -> None:
 
 
 def flattened(space: spaces.Space[Any]) -> int:
-    """The numbers of an observation as a vector; 0 if Gymnasium cannot flatten it to one that fits a message."""
+    """The size of an observation as a vector; 0 if Gymnasium cannot flatten it into a vector that fits a message."""
     numbers = spaces.flatdim(space) if space.is_np_flattenable else 0
     return numbers if numbers <= _MOST_NUMBERS else 0
 
 
 def _misfit(space: spaces.Space[Any]) -> str:
-    """What no policy takes: the first such part of a nested space with its path, or the space."""
+    """The unsupported part: the first such part of a nested space with its path, or the space itself."""
     found = list(leaves_of(space))
     if len(found) > MOST_PARTS:
         return f"{len(found):,} parts, more than {MOST_PARTS}"
@@ -161,6 +161,6 @@ def _misfit(space: spaces.Space[Any]) -> str:
 
 
 def in_one_line(space: spaces.Space[Any]) -> str:
-    """A space in an error."""
-    # A Box with different bounds for each element prints them as arrays over several lines.
+    """A space on one line, for an error."""
+    # A Box with different bounds for each element prints them as arrays on several lines.
     return one_line(" ".join(str(space).split()), _MOST_BYTES)

@@ -28,18 +28,18 @@ from actorq.domain.leaves import ACTION_MASK, VECTOR, Leaf, packed_nbytes, views
 from actorq.domain.limits import LARGEST_NUMBER, within_numbers
 from actorq.errors import UserError
 
-# A category of so many values gets an embedding; one of fewer is one-hot, and one of more is refused.
+# A category with this many values gets an embedding. A smaller category is one-hot. A larger one is refused.
 LEAST_EMBEDDED, MOST_CATEGORIES = 64, 65_536
-# Where an environment tells its mask: a part of its observations, info of reset and step, or a method.
+# Sources of an environment's mask: a part of its observations, the info of reset and step, or a method.
 Source = Literal["", "observation", "info", "method"]
 _METHOD = "action_masks"
-# Modules of what all environments derive from.
+# Modules of the base classes of all environments.
 _OF_ALL = ("builtins", "typing", "abc", "gymnasium.core", "gymnasium.utils.record_constructor", __name__)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of the vector: its path, its space, and its place."""
+    """A part of the vector: its path, its space, and its position."""
 
     keys: Keys
     space: spaces.Space[Any]
@@ -54,11 +54,12 @@ class _Part:
 class PackedObservations(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment whose observations are uint8[bytes].
 
-    leaves: the arrays in them. parts: what the vector joins, in words. indicators: see `EnvironmentSpec`.
-    sizes: values of each discrete part of an action. combined: whether a combination of values is one action.
+    leaves: the packed arrays. parts: the parts of the vector, in words. indicators: see `EnvironmentSpec`.
+    sizes: number of values of each discrete part of an action. combined: whether a combination of values is one action.
 
     Raises UserError for parts that cannot be packed. `reset` and `step` raise MisfitError, with the part's name, for an
-    observation that does not fit its space, and for a mask that allows nothing where an action counts.
+    observation that does not fit its space. They also raise it for a mask without a legal choice when an action
+    follows.
     """
 
     def __init__(self, environment: Any, source: Source, sizes: Sequence[int], combined: bool) -> None:
@@ -105,7 +106,7 @@ class PackedObservations(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._pack(observation, info, counts=True), info
 
     def step(self, action: Any) -> tuple[NDArray[np.uint8], Any, bool, bool, dict[str, Any]]:
-        """Act."""
+        """Take an action."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         return self._pack(observation, info, not (terminated or truncated)), reward, terminated, truncated, info
 
@@ -120,7 +121,7 @@ class PackedObservations(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._packed
 
     def _mask(self, observation: Any, info: Mapping[str, Any], counts: bool) -> NDArray[np.bool_]:
-        """The allowed choices, with at least one of each part."""
+        """The mask of legal choices, with at least one legal choice for each part."""
         if self._source == "observation":
             found = _found(observation, (ACTION_MASK,))
         elif self._source == "method":
@@ -139,15 +140,16 @@ class PackedObservations(gymnasium.Wrapper[Any, Any, Any, Any]):
             if not part.any():
                 if counts:
                     raise MisfitError("an action mask must allow at least one choice, got none")
-                # The action at an end does not count.
+                # The action after an episode's end is ignored.
                 part[:] = True
         return np.concatenate(parts)
 
 
 def mask_source(environment: Any, sizes: Sequence[int], before_reset: Callable[[], None]) -> Source:
-    """Where an environment tells which of its discrete choices are allowed; empty if it does not.
+    """The source of an environment's action mask; empty if it has none.
 
-    Resets the environment if the source of its classes has the word. One that fails here fails again where it is told.
+    Resets the environment if the source code of its classes contains the word. A reset that fails here fails again
+    where the error is reported.
     """
     space = environment.observation_space
     if not sizes:
@@ -170,16 +172,16 @@ def mask_source(environment: Any, sizes: Sequence[int], before_reset: Callable[[
 
 
 def needs_packing(space: spaces.Space[Any], source: Source) -> bool:
-    """Whether observations are several arrays: an image beside something else, a large category, or a mask."""
+    """Whether observations are several arrays: an image with other parts, a large category, or a mask."""
     found = list(leaves_of(space))
     if len(found) > MOST_PARTS or not all(part_words(leaf) or _own_leaf(keys, leaf) for keys, leaf in found):
-        # Refused as it is, with a way out.
+        # Another function refuses this space and names a remedy.
         return False
     return bool(source) or (not isinstance(space, spaces.Box) and any(_own_leaf(*each) for each in found))
 
 
 def _classes(environment: Any) -> Iterator[type]:
-    """The classes of an environment and its wrappers, without those of Gymnasium that all have."""
+    """The classes of an environment and its wrappers, without Gymnasium's base classes."""
     while True:
         yield from (each for each in type(environment).__mro__ if each.__module__ not in _OF_ALL)
         if not isinstance(environment, gymnasium.Wrapper):
@@ -188,7 +190,7 @@ def _classes(environment: Any) -> Iterator[type]:
 
 
 def _mentions_mask(kind: type) -> bool:
-    """Whether the module of a class has the word in its source. One without source may have it."""
+    """Whether the source of a class's module contains the word. A module without source may contain it."""
     try:
         return ACTION_MASK in inspect.getsource(sys.modules[kind.__module__])
     except (OSError, TypeError, KeyError):
@@ -219,7 +221,7 @@ def _found(observation: Any, keys: Keys) -> Any:
 
 
 def _flat(part: _Part, value: Any) -> NDArray[Any]:
-    """A part of the vector, as numbers."""
+    """A part of the vector, as float32 numbers."""
     try:
         flat = np.asarray(spaces.flatten(part.space, value))
     except Exception:  # A value of an unknown type may raise any exception.
@@ -232,7 +234,7 @@ def _flat(part: _Part, value: Any) -> NDArray[Any]:
 
 
 def _array(part: _Part, leaf: Leaf, value: Any) -> NDArray[Any]:
-    """An image, or a category from 0 on."""
+    """An image, or a category that counts from 0."""
     array = np.asarray(value)
     if leaf.kind == "category":
         number = array - int(part.space.start) if array.shape == () and array.dtype.kind in "iu" else np.array(-1)  # type: ignore[attr-defined]
@@ -244,6 +246,6 @@ def _array(part: _Part, leaf: Leaf, value: Any) -> NDArray[Any]:
 
 
 def _of_combinations(mask: NDArray[np.bool_], sizes: Sequence[int]) -> NDArray[np.bool_]:
-    """Which combinations are allowed, where each part is."""
+    """Which combinations are legal: those in which each part is legal."""
     allowed: NDArray[np.bool_] = reduce(np.logical_and.outer, np.split(mask, np.cumsum(sizes)[:-1]))
     return allowed.ravel()
