@@ -1,4 +1,4 @@
-"""The learner: takes trajectories, trains in FP32 with PyTorch, publishes policies, and controls the run.
+"""The learner: receives trajectories, trains in FP32 with PyTorch, publishes policies, and controls the run.
 
 Data flows one way: servicer -> intake -> replay -> trainer -> publisher -> quantizer.
 """

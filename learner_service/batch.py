@@ -1,18 +1,18 @@
-"""Named columns that algorithms learn from: NumPy arrays as replay and queue make them, then tensors on the device."""
+"""Named columns for algorithms: NumPy arrays from replay and queue, later tensors on the device."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    # The replay works without it.
+    # The replay works without torch.
     from torch import Tensor
 
 
 class Batch:
     """Columns by name, each an attribute: `batch.rewards`. The first dimension of all is the rows, or time.
 
-    The replay gives B n-step transitions (see `replay.assemble`), the one-pass queue trajectories of T steps of N
-    environments (see `RolloutQueue.next_rollout`). Every further column of the run is among them by its name.
+    The replay returns B n-step transitions (see `replay.assemble`). The one-pass queue returns trajectories of T steps
+    of N environments (see `RolloutQueue.next_rollout`). Both contain the run's further columns by name.
     """
 
     def __init__(self, **columns: Any) -> None:
@@ -38,7 +38,7 @@ class Batch:
         return Batch(**{name: function(column) for name, column in self.columns.items()})
 
     def with_columns(self, **columns: Any) -> "Batch":
-        """The batch with these columns, in place of those of the same names."""
+        """The batch with these columns, which replace columns of the same names."""
         return Batch(**{**self.columns, **columns})
 
     def without(self, *names: str) -> "Batch":

@@ -1,10 +1,10 @@
-"""Names of files in a learner's folder that other modules look for, too."""
+"""Names of files in a learner's folder that other modules read too."""
 
 GRAPH_CACHE = "policy_graph.json"
 """The policy's graph without weights, for the next learner process."""
 OBJECT_STORAGE = "object_storage.json"
 """The state of the copies in object storage."""
 COMMANDS = "commands.json"
-"""What operators have commanded, with a copy."""
+"""The operators' commands that were given, and a copy."""
 BEST_POLICY = "best"
 """The folder with a copy of the best policy, for object storage."""

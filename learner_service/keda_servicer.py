@@ -1,4 +1,4 @@
-"""KEDA's ExternalScaler service: tells KEDA how many actors the run can use."""
+"""KEDA's ExternalScaler service: reports to KEDA how many actors the run can use."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ class ScalerServicer(externalscaler_pb2_grpc.ExternalScalerServicer):
     def __init__(self, run: Run) -> None:
         self._lifecycle = run.lifecycle
         self._records = run.records
-        # A resumed run may have actors that are about to rejoin. A new run has none.
+        # A resumed run may have actors that will rejoin soon. A new run has none.
         self._comes_back = not run.lifecycle.restored.is_set()
 
     async def IsActive(self, request: pb.ScaledObjectRef, context: Any) -> pb.IsActiveResponse:
@@ -42,7 +42,7 @@ class ScalerServicer(externalscaler_pb2_grpc.ExternalScalerServicer):
         await asyncio.Event().wait()
 
     async def GetMetricSpec(self, request: pb.ScaledObjectRef, context: Any) -> pb.GetMetricSpecResponse:
-        """The name of the metric and its target of one per replica."""
+        """The name of the metric, and its target of one per replica."""
         spec = pb.MetricSpec(metricName=_METRIC, targetSize=_TARGET, targetSizeFloat=_TARGET)
         return pb.GetMetricSpecResponse(metricSpecs=[spec])
 

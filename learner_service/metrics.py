@@ -13,16 +13,16 @@ from learner_service.run.run import Run
 
 _JOULES_PER_KWH = 3.6e6
 _GRAMS_PER_KG = 1e3
-# Processes name their own service. Unknown names share one label, so that the number of time series is bounded.
+# Processes name their own service. Unknown names share one label, so that the number of time series stays bounded.
 _SERVICES = ("learner", "quantizer", "actor", "evaluator", "meter")
 _OTHER = "other"
 _ROLES: tuple[Role, ...] = ("actor", "evaluator")
 
 
 def learner_metrics(run: Run, reporter: Reporter) -> Iterator[Metric]:
-    """The metric families of one run; none until it is restored. Call on the event loop."""
+    """The metric families of one run; none until the run is restored. Call on the event loop."""
     if not run.lifecycle.restored.is_set():
-        # The counters would fall to 0 and come back, and a rate would count all of them again.
+        # The counters would fall to 0 and return, and a rate would count all of them again.
         return
     status = reporter.status()
     yield from _progress(run, status)
@@ -47,7 +47,7 @@ def _progress(run: Run, status: RunStatus) -> Iterator[Metric]:
         ("state",),
         {(state.value,): float(state is status.state) for state in RunState},
     )
-    yield gauge("actorq_learner_elapsed_seconds", "Time that the run has taken, over restarts.", status.elapsed_s)
+    yield gauge("actorq_learner_elapsed_seconds", "Duration of the run, over restarts.", status.elapsed_s)
     yield gauge(
         "actorq_learner_evaluation_return",
         "Mean return of the newest evaluation: greedy episodes of the served policy.",
@@ -59,7 +59,7 @@ def _progress(run: Run, status: RunStatus) -> Iterator[Metric]:
     yield gauge("actorq_learner_target_return", "Evaluation return that ends the run.", status.target_return)
     yield gauge(
         "actorq_learner_evaluation_success_rate",
-        "Success rate of the newest evaluation, in environments that tell of success.",
+        "Success rate of the newest evaluation, in environments that report success.",
         evaluation.success_rate if evaluation else None,
     )
     yield gauge("actorq_learner_target_success_rate", "Success rate that ends the run.", status.target_success)
@@ -172,8 +172,8 @@ def _queue(status: RunStatus) -> Iterator[Metric]:
     )
     yield gauge(
         "actorq_learner_mismatch",
-        "With an on-policy algorithm: mean |log pi - log mu| over the run, with pi the FP32 policy of the version that "
-        "acted and mu the quantized one.",
+        "With an on-policy algorithm: mean |log pi - log mu| over the run, with pi the FP32 policy and mu the "
+        "quantized policy of the acting version.",
         queue.mismatch if queue else None,
     )
     yield gauge(
@@ -183,7 +183,7 @@ def _queue(status: RunStatus) -> Iterator[Metric]:
     )
     yield gauge(
         "actorq_learner_policy_lag_versions",
-        "With an on-policy algorithm: mean number of versions after the one that acted, over the used transitions.",
+        "With an on-policy algorithm: mean staleness of the used transitions, in versions.",
         queue.policy_lag if queue else None,
     )
 
@@ -202,13 +202,13 @@ def _storage(status: RunStatus) -> Iterator[Metric]:
     )
     yield gauge(
         "actorq_learner_replay_unflushed_transitions",
-        "Transitions that a power cut would take now.",
+        "Transitions that a power cut would lose now.",
         storage.unflushed_transitions if storage else None,
     )
     yield labelled_counter(
         "actorq_learner_replay_missing_segments",
-        "Stored segments that the replay has no more. The reason is damaged (wrong checksum), dropped (after a power "
-        "cut) or lost (the actors do not have them either).",
+        "Stored segments that the replay has lost. The reason is damaged (wrong checksum), dropped (after a power "
+        "failure) or lost (also lost by the actors).",
         ("reason",),
         {}
         if storage is None
@@ -253,7 +253,7 @@ def _scaling(run: Run) -> Iterator[Metric]:
     )
     yield gauge(
         "actorq_learner_demand_steps_per_second",
-        "Environment steps per second that the learner takes while it does not wait.",
+        "Environment steps per second that the learner uses while it does not wait.",
         scaling.demand,
     )
     yield gauge(
@@ -263,7 +263,7 @@ def _scaling(run: Run) -> Iterator[Metric]:
     )
     yield gauge(
         "actorq_learner_desired_actors",
-        "Actors that the run can use; the connected ones until that is measured; 0 when the run is over.",
+        "Actors that the run can use; the connected actors until that is measured; 0 when the run is over.",
         scaling.desired_actors if run.lifecycle.wants_actors else 0,
     )
 

@@ -35,7 +35,7 @@ _NAME = "profile"
 _STORED = 20_000
 _WINDOW_S = 0.25
 _SNAPSHOTS = 20
-# Longest wait for a rollout, all of which is in the queue.
+# Longest wait for a rollout, all of which is already in the queue.
 _TAKE_S = 10.0
 # The quantizer's address. Nothing connects to it.
 _NOWHERE = "127.0.0.1:1"
@@ -45,7 +45,7 @@ _NOWHERE = "127.0.0.1:1"
 class _Window:
     """One measured interval: updates, seconds of wall-clock time, and CPU seconds of all threads.
 
-    transitions: those of the rollout that was learned from; 0 for an off-policy algorithm.
+    transitions: those of the rollout that the interval used; 0 for an off-policy algorithm.
     """
 
     updates: int
@@ -57,8 +57,8 @@ class _Window:
 def measure(order: Order) -> dict[str, Any]:
     """Seconds of an update with its sampling, and CPU seconds of a snapshot with its message.
 
-    For an on-policy algorithm: of an update with its share of a rollout's values and probabilities. `rollout` has the
-    mean number of updates and transitions of a rollout, and its environment steps as configured.
+    For an on-policy algorithm, the time of an update includes its share of a rollout's values and probabilities.
+    `rollout` has the mean number of updates and transitions of a rollout, and the configured environment steps.
     """
     config = _unlimited(order.config)
     keep_memory()
@@ -123,7 +123,7 @@ def _unlimited(config: RunConfig) -> RunConfig:
 
 
 class _Filling:
-    """Fills the buffer with the recorded segments, again and again, as if they came from `actors` actors."""
+    """Fills the buffer with the recorded segments repeatedly, as if `actors` actors had sent them."""
 
     def __init__(self, training: Training, segments: list[Segment], actors: int) -> None:
         self._buffer = training.replay
@@ -132,7 +132,7 @@ class _Filling:
         self._inserted = 0
 
     def insert(self, environment_steps: int) -> int:
-        """Insert at least so many environment steps. Returns the number of transitions."""
+        """Insert at least this number of environment steps. Returns the number of transitions."""
         size = self._segments[0].steps * self._segments[0].environments
         count, transitions = -(-environment_steps // size), 0
         for place in range(count):
@@ -147,7 +147,7 @@ class _Filling:
 
 
 def _as_drawn(segment: Segment, spec: EnvironmentSpec) -> Segment:
-    """A segment of uniformly random actions as an actor of an on-policy run sends it: with their probabilities."""
+    """A segment of uniformly random actions in an on-policy run's form: with their probabilities."""
     if spec.sizes:
         actions, logarithm = segment.actions, -math.log(spec.acting_size)
     else:
@@ -159,7 +159,7 @@ def _as_drawn(segment: Segment, spec: EnvironmentSpec) -> Segment:
 
 
 def _measured(windows: Iterator[_Window], seconds: float) -> list[_Window]:
-    """The windows of so many seconds, at least one. The window before them warms up and is dropped."""
+    """The windows of this duration, at least one. The window before them warms up and is dropped."""
     next(windows)
     deadline = time.perf_counter() + seconds
     measured = [next(windows)]
@@ -186,7 +186,7 @@ def _rollouts(training: Training, filling: _Filling, size: int) -> Iterator[_Win
 
 
 def _windows(training: Training) -> Iterator[_Window]:
-    """Run the trainer in short intervals. Those without an update are left out."""
+    """Run the trainer in short intervals. Intervals without an update are left out."""
     trainer = training.trainer
     trainer.start()
     updates = trainer.pause()
@@ -194,7 +194,7 @@ def _windows(training: Training) -> Iterator[_Window]:
         wall, cpu = time.perf_counter(), time.process_time()
         trainer.resume()
         time.sleep(_WINDOW_S)
-        # Returns when the updates under way are done.
+        # Returns when the running updates are done.
         now = trainer.pause()
         if trainer.fault is not None:
             raise trainer.fault

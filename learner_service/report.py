@@ -76,7 +76,7 @@ class Reporter:
         )
 
     def write_events(self) -> None:
-        """Give the status to the sinks of scalars."""
+        """Send the status to the sinks of scalars."""
         status = self.status()
         self._run.records.events.status(status, time.time())
         if (flops := self._flops()) is not None:
@@ -157,14 +157,16 @@ def _operations(flops: Flops | None, updates: int) -> dict[str, Any] | None:
 
 
 def _peaks(processes: Sequence[ProcessStats]) -> dict[str, float]:
-    """The highest resident memory of each process by its name, or by "role/name" where two roles share a name."""
+    """The highest resident memory of each process by its name, or by "role/name" if two roles share a name."""
     names = Counter(process.name for process in processes)
     keys = (each.name if names[each.name] == 1 else f"{each.role}/{each.name}" for each in processes)
     return {key: round(each.peak_resident_bytes / 1e6, 1) for key, each in zip(keys, processes, strict=True)}
 
 
 def _energy(energy: Energy) -> dict[str, Any]:
-    """The measured energy. Its values are None without a measurement, as in a run shorter than the meter's period."""
+    """The measured energy. Its values are None without a measurement, for example in a run shorter than the meter's
+    period.
+    """
     if energy.kwh <= 0:
         method = f"not measured ({energy.method.removeprefix('unavailable: ')})"
         return {"kwh": None, "co2_kg": None, "method": method, "per_service": {}}

@@ -1,4 +1,4 @@
-"""`actorq restore`: prepares a copied or restored folder of a run, so that its learner goes on and others do not."""
+"""`actorq restore`: prepares a copied or restored folder of a run, so that only its learner continues the run."""
 
 import sys
 import uuid
@@ -13,22 +13,24 @@ from actorq.statefiles.highwater import LEAP_OF_COPIES, HighWaterMark
 from learner_service.files import OBJECT_STORAGE
 from learner_service.run.identity import locked, read_run_file
 
-_DESCRIPTION = """Go on with a run from a copy of its folder, such as a restored snapshot of a volume. Stop the learner
+_DESCRIPTION = """Continue a run from a copy of its folder, such as a restored snapshot of a volume. Stop the learner
 of this folder first. The run gets a new epoch, with numbers of versions and actors far above those of the copy. The
 learners of all other copies are refused from then on."""
 
 
 def restore(directory: Path) -> tuple[str, int, int]:
-    """Give the run in this folder a new epoch. Returns its id, the epoch, and the version above which it goes on.
+    """Give the run in this folder a new epoch. Returns its id, the epoch, and the version above which it continues.
 
     Raises UserError when a learner uses the folder, and when there is no run in it.
     """
     if not directory.is_dir():
-        raise UserError(f"{directory} is no folder; give the run directory of a learner")
+        raise UserError(f"{directory} is not a folder; give the run directory of a learner")
     with locked(directory):
         run = read_run_file(directory)
         if run is None:
-            raise UserError(f"{directory} has no run.json, so no learner has begun a run there; give its run directory")
+            raise UserError(
+                f"{directory} has no run.json, so no learner has started a run there; give a learner's run directory"
+            )
         epoch = unique_number(run.get("epoch", 0))
         published = directory / "published.json"
         mark = HighWaterMark(published, 0).floor + LEAP_OF_COPIES
@@ -36,7 +38,7 @@ def restore(directory: Path) -> tuple[str, int, int]:
         volume = directory / OBJECT_STORAGE
         if volume.exists() or copy_of(volume).exists():
             write_twice(volume, {"volume": uuid.uuid4().hex, "takes_over": True})
-        # Last, so that a killed restore is done again as a whole.
+        # Written last, so that a killed restore is repeated as a whole.
         process = unique_number(run.get("process", run["lives"]))
         write_twice(directory / "run.json", {**run, "process": process, "lineage": [], "epoch": epoch})
     return run["run_id"], epoch, mark
@@ -48,7 +50,7 @@ def command() -> int:
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="run directory of the learner, on its volume")
     run_id, epoch, mark = restore(parser.parse_args(sys.argv[1:]).run)
     sys.stdout.write(
-        f"run {run_id} has epoch {epoch} now, and goes on above version {mark}\n"
+        f"run {run_id} has epoch {epoch} now, and continues above version {mark}\n"
         "start its learner with --resume; the learners of all other copies are refused from then on\n"
     )
     return EXIT_OK

@@ -17,7 +17,7 @@ from learner_service.actors.credits import ActorStream
 from learner_service.report import Reporter
 from learner_service.run.run import Run
 
-# Bounds the statuses that are sent, together to all watchers.
+# Limit of the rate at which statuses are sent to all watchers together.
 _PERIOD_PER_WATCHER_S = 0.002
 
 
@@ -28,7 +28,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         self._run = run
         self._connections = run.connections
         self._lifecycle = run.lifecycle
-        # A status takes time in proportion to the number of actors. A new state of the run is never missed.
+        # The time for a status grows with the number of actors. A new state of the run is always sent.
         self._statuses = Rationed(
             lambda: _with_message(reporter.status()), lambda last: last[0].state is not run.lifecycle.state
         )

@@ -17,14 +17,14 @@ _LEAP = "version numbers continue far above the known ones"
 
 
 def verify(directory: Path) -> list[Finding]:
-    """List the whole, damaged and missing files of a learner, and what a resume does about each."""
+    """List the whole, damaged and missing files of a learner, and what a resume does with each."""
     return [
         *_identity(directory),
         *_evaluations(directory / "evaluations.jsonl"),
         *(found.below("checkpoints") for found in _checkpoints(directory / "checkpoints")),
         *(found.below("replay") for found in replay.verify(directory / "replay")),
         *(
-            Finding(f"events/{path.name}", "unchecked", "TensorBoard events, for people")
+            Finding(f"events/{path.name}", "unchecked", "TensorBoard events, not used by a resume")
             for path in sorted((directory / "events").glob("*"))
         ),
     ]
@@ -36,18 +36,18 @@ def _identity(directory: Path) -> Iterator[Finding]:
         *(run, lambda values: f"run {values['run_id']}, learner processes so far: {values['lives']}"),
         "a resume is refused: restore one of the two from a backup",
     )
-    yield from identity or [Finding(run.name, "missing", "no learner has begun here", "a new run begins")]
-    yield from check_twice(environment, lambda values: str(values["environment_id"]), "the next actor decides it")
+    yield from identity or [Finding(run.name, "missing", "no learner has started here", "a new run begins")]
+    yield from check_twice(environment, lambda values: str(values["environment_id"]), "the next actor provides it")
     yield from check_twice(outcome, lambda values: str(values["state"]), "the run continues as if it were not over")
     yield from check_twice(
         *(directory / COMMANDS, lambda values: "paused" if values["paused"] else "not paused"),
-        "the run goes on as if no operator had paused or ended it",
+        "the run continues as if no operator had paused or ended it",
     )
     volume = directory / OBJECT_STORAGE
     yield from check_twice(volume, lambda values: f"volume {values['volume']}", "the URL counts as another volume's")
     published = directory / "published.json"
     if published.exists():
-        yield check_document(published, lambda values: f"versions up to {values['mark']} are taken", _LEAP)
+        yield check_document(published, lambda values: f"versions up to {values['mark']} are used", _LEAP)
     graph = directory / GRAPH_CACHE
     if graph.exists():
         yield check_document(graph, lambda _: "the policy's graph, without weights", "it is exported again")
@@ -59,7 +59,7 @@ def _identity(directory: Path) -> Iterator[Finding]:
 def _evaluations(path: Path) -> Iterator[Finding]:
     aside = path.with_name(f"{path.name}.damaged")
     if aside.exists():
-        yield Finding(aside.name, "unchecked", "lines that were damaged before and set aside")
+        yield Finding(aside.name, "unchecked", "damaged lines that an earlier resume set aside")
     lines = [values is not None for _, values in read_lines(path)] if path.exists() else []
     whole, damaged, synced = lines.count(True), lines.count(False), 0
     if (count := count_file(path)).exists():
@@ -106,6 +106,6 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
 
 
 def run() -> int:
-    """Print the findings of the folder that is the argument."""
+    """Print the findings for the folder in the argument."""
     sys.stdout.write(report(verify(Path(sys.argv[1]))))
     return EXIT_OK

@@ -1,4 +1,4 @@
-"""Flow control of actors: grants credits to open streams in turn, as the rate limiter admits inserts."""
+"""Flow control of actors: grants credits to open streams in turn, when the rate limiter admits inserts."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -10,12 +10,14 @@ from learner_service.actors.members import Member
 from learner_service.replay import RateLimiter
 
 WINDOW = 2
-"""Segments that a stream may have in flight: enough to hide the round trip, few enough to keep queues here short."""
-# A lease lasts this long while other streams wait. An actor with data sends a segment sooner.
+"""Segments that a stream may have in flight: enough to hide the round trip, few enough to keep the learner's queues
+short.
+"""
+# Duration of a lease while other streams wait. An actor with data sends a segment sooner.
 _LEASE_S = 2.0
-# Each waiting stream gets its turn within this time, even if no stream uses its credit. Many streams shorten leases.
+# Longest wait of a stream for its turn, even if no stream uses its credit. Many streams shorten leases.
 _TURN_S = 5.0
-# Limit for all segments that wait here for a reservation.
+# Limit for the bytes of all segments that wait for a reservation.
 _MOST_LATE_BYTES = 64 * 1024 * 1024
 
 
@@ -69,7 +71,9 @@ class ActorStream:
             self.tell()
 
     def check_sent(self, sequence: int) -> None:
-        """Raise CorruptedError unless all up to `sequence` was received. Answer again: the last answer may be lost."""
+        """Raise CorruptedError unless all sequences up to `sequence` were received. Answers again, because the last
+        answer may be lost.
+        """
         self.require_all_before(sequence + 1)
         self.changed.set()
 
@@ -88,7 +92,7 @@ class ActorStream:
         self.tell()
 
     def tell(self) -> None:
-        """Answer the actor, unless another of its segments is being stored: that acknowledgment covers both.
+        """Send an answer to the actor, unless another of its segments is being stored: one answer then covers both.
 
         A response costs both ends as much as a small segment. At most a window of segments shares one response.
         """
@@ -101,13 +105,13 @@ class ActorStream:
         self.changed.set()
 
     def end(self) -> None:
-        """Record that the actor sends nothing more."""
+        """Record that the actor sends no more segments."""
         self.ended = True
         self.changed.set()
 
     @property
     def over(self) -> bool:
-        """Whether there is no further answer. Once the run is over, nothing more is stored."""
+        """Whether there is no further answer. After the end of the run, no segments are stored."""
         return self.fault is not None or (self.ended and (self.stop or self.acknowledged >= self.received))
 
 
@@ -117,11 +121,11 @@ class Credits:
 
     A credit is the permission to send a segment. It holds as long as its stream is open. Each credit comes with a
     lease: a reservation at the limiter for `segment_transitions`. When other streams wait, a lease ends after two
-    seconds. It ends sooner when many streams share few leases.
+    seconds. It ends even sooner when many streams share few leases.
 
     A segment without a lease waits here, ahead of all new credits. It gets the next reservation, or the oldest lease
-    whose segment has not come. So reservations go to segments that are here. A stream whose lease has ended gets no
-    new lease before it sends its segment. A silent stream thus costs the others one lease in total.
+    whose segment has not arrived. So reservations go to segments that have arrived. A stream whose lease has ended gets
+    no new lease before it sends its segment. Therefore a silent stream costs the other streams one lease in total.
 
     Runs on the event loop. The limiter's callbacks come from the trainer's thread and move to the loop.
     """
@@ -142,7 +146,7 @@ class Credits:
         self.limiter.on_inserts_possible(self._pump_soon)
 
     def open(self, stream: ActorStream) -> None:
-        """Add a stream that wants credit."""
+        """Add a stream that needs credit."""
         self._open.add(stream)
         self._queue(stream)
         self._pump()
@@ -150,13 +154,13 @@ class Credits:
     def spend(self, stream: ActorStream, sequence: int, size: Callable[[], int], store: Callable[[], None]) -> bool:
         """Spend the credit of a received segment. Returns whether it has a reservation.
 
-        Otherwise calls `store` once it has one. The reservation then belongs to the intake, which uses it for a stored
-        segment and releases it otherwise.
+        Without a reservation, calls `store` when the segment gets one. The reservation then belongs to the intake,
+        which uses it for a stored segment and otherwise releases it.
         size: returns the bytes of the segment. Raises ConflictError without credit, UnavailableError when too many
-        segments wait, and CorruptedError when an earlier segment is missing.
+            segments wait, and CorruptedError when an earlier segment is missing.
         """
         if sequence > stream.credit:
-            raise ConflictError(f"segment: expected a sequence with credit, to {stream.credit}, got {sequence}")
+            raise ConflictError(f"segment: expected a sequence with credit, at most {stream.credit}, got {sequence}")
         stream.require_all_before(sequence)
         if stream.leases:
             stream.received = sequence
@@ -173,7 +177,7 @@ class Credits:
         return False
 
     def stored(self, stream: ActorStream, sequence: int) -> None:
-        """Acknowledge a stored segment, whose reservation is used up, and grant further credits."""
+        """Acknowledge a stored segment, whose reservation is now used, and grant further credits."""
         stream.storing -= 1
         stream.acknowledge(sequence)
         if stream in self._open:
@@ -181,7 +185,7 @@ class Credits:
         self._pump()
 
     def stop(self) -> None:
-        """Grant nothing more, because the run is ending."""
+        """Grant no more credits, because the run is ending."""
         self._stopped = True
         self._late.clear()
         self._late_bytes = 0
@@ -212,7 +216,7 @@ class Credits:
             self._waiting.append(stream)
 
     def _pump_soon(self) -> None:
-        # Called on any thread. A stream that begins to wait calls `_pump` itself after it has joined the queue.
+        # Called on any thread. A stream that begins to wait joins the queue and then calls `_pump` itself.
         if (self._waiting or self._late) and not self._pump_is_due and not self.loop.is_closed():
             self._pump_is_due = True
             self.loop.call_soon_threadsafe(self._pump)
@@ -227,7 +231,7 @@ class Credits:
             self._timer = self.loop.call_at(max(due, self.loop.time()), self._end_leases)
 
     def _admit_late(self) -> bool:
-        """Store the segment that has waited longest. Returns False without such a segment or a reservation."""
+        """Store the segment that has waited longest. Returns False if no segment waits or there is no reservation."""
         if not self._late:
             return False
         if not self.limiter.try_reserve(self.segment_transitions):
@@ -241,7 +245,7 @@ class Credits:
         return True
 
     def _grant(self) -> bool:
-        """Give a credit to the next stream in turn. Returns False when no stream waits, or no insert is admitted."""
+        """Give a credit to the next stream in turn. Returns False when no stream waits or no insert is admitted."""
         while self._waiting and not _is_eligible(self._waiting[0]):
             self._waiting.popleft().wants_credit = False
         if not self._waiting or self._late or not self.limiter.try_reserve(self.segment_transitions):
@@ -264,11 +268,11 @@ class Credits:
         self._pump()
 
     def _end(self, lease: _Lease) -> None:
-        """Take a lease from a stream. Its credit stays."""
+        """End a stream's lease. Its credit stays."""
         del self._leases[lease]
         lease.stream.leases.remove(lease)
 
 
 def _is_eligible(stream: ActorStream) -> bool:
-    """Whether a stream may get a credit: it has fewer than a window of them, and none without a lease."""
+    """Whether a stream may get a credit: it has fewer credits than a window, and each of them has a lease."""
     return stream.credit - stream.acknowledged < WINDOW and stream.credit - stream.received == len(stream.leases)

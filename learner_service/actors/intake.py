@@ -1,4 +1,4 @@
-"""Checks the segments of actors, stores each exactly once in the replay, and keeps statistics of them."""
+"""Checks the segments of actors, stores each exactly once in the replay, and keeps statistics."""
 
 import logging
 import threading
@@ -26,8 +26,8 @@ from learner_service.reporting.meters import MOST_STALE, Episodes, StalenessHist
 from learner_service.rollouts import PublishedVersions
 
 _MOST_LOST = 2**62
-# Segments of an actor whose ranges are noted: the first ones, and then one of so many. All of them would slow inserts
-# of large segments.
+# Segments of an actor whose ranges are recorded: the first ones, then one out of this many. Recording all would slow
+# down inserts of large segments.
 _FIRST_SEGMENTS, _EACH_SEGMENT = 4, 16
 
 _log = logging.getLogger(__name__)
@@ -35,9 +35,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class IntakeStatistics:
-    """Statistics of stored data: episodes, their recent mean return, staleness in versions, transitions by scheme.
+    """Statistics of stored data: episodes, their recent mean return, staleness in versions, and transitions by scheme.
 
-    stored_segments, duplicate_segments, lost_segments, left_out (calibration rows): since this process started.
+    stored_segments, duplicate_segments, lost_segments, left_out (calibration rows): counts since this process started.
     exploring_returns: the lowest and the highest return of all episodes; None before the first.
     """
 
@@ -64,7 +64,7 @@ class Intake:
 
     def __post_init__(self) -> None:
         self._acting_schemes = acting_schemes(self.scheme)
-        # Never held while waiting for the replay's lock or the disk, because the event loop takes it too.
+        # Never held during a wait for the replay's lock or the disk, because the event loop uses this lock too.
         self._lock = threading.Lock()
         self._episodes = Episodes()
         self._plausibility = Plausibility(
@@ -74,23 +74,23 @@ class Intake:
         self._ranges = ObservedRanges()
         self._versions = PublishedVersions(max_lag=MOST_STALE - 1)
         self._by_scheme: Counter[str] = Counter()
-        # By the names of the columns of the last segment. All segments of a run have the same.
+        # Column names of the last segment. All segments of a run have the same columns.
         self._columns_of = lru_cache(maxsize=1)(partial(columns_of, self.spec))
         self._stored_segments = 0
         self._duplicate_segments = 0
         self._lost_segments = 0
 
     def published(self, version: int) -> None:
-        """Record a published version, from which staleness is counted."""
+        """Record a published version. Staleness is counted from it."""
         with self._lock:
             self._versions.add(version)
 
     def store(self, stream: ActorStream, decode: Callable[[], Segment], reserved: int) -> bool:
-        """Store the segment of `decode` under its reservation of `reserved` transitions. Drops a duplicate.
+        """Store the segment that `decode` returns. It has a reservation of `reserved` transitions. Drops a duplicate.
 
-        Returns False, and stores nothing, when an earlier segment of the stream was refused. Call on one thread.
-        Raises InvalidInputError, and stores nothing, when the segment does not fit the run. The replay checks whether
-        greedy actions must be present.
+        Returns False, and stores nothing, when an earlier segment of the stream was refused. Call on one thread. Raises
+        InvalidInputError, and stores nothing, when the segment does not fit the run. The replay checks whether greedy
+        actions must be present.
         """
         if stream.refused:
             self.replay.limiter.release(reserved)
@@ -120,27 +120,27 @@ class Intake:
             return self._ranges.widest()
 
     def record_duplicate(self, member: Member, sequence: int) -> None:
-        """Count a segment that is stored already."""
+        """Count a segment that is already stored."""
         _log.info("%s sent segment %d again: dropped", member.name, sequence)
         with self._lock:
             self._duplicate_segments += 1
 
     def skip_lost(self, member: Member, stored: int, through: int) -> None:
-        """Skip the segments after `stored` up to `through`, which both the replay and the actor have lost."""
+        """Skip the segments after `stored` up to `through`. Both the replay and the actor have lost them."""
         lost = through - stored
         _log.warning("%s: %d acknowledged segments after number %d are lost", member.name, lost, stored)
         self.replay.skip(member.source(through))
         with self._lock:
-            # Each peer may tell any number. Their sum must fit into a message.
+            # A peer may report any number. The sum must fit into a message.
             self._lost_segments = min(self._lost_segments + lost, _MOST_LOST)
 
     def doubt(self, evaluation: Evaluation) -> str:
-        """Why an evaluation contradicts the data of the actors; empty when it is plausible."""
+        """The reason why an evaluation contradicts the actors' data; empty when it is plausible."""
         with self._lock:
             return self._plausibility.doubt(evaluation)
 
     def agrees(self, evaluation: Evaluation) -> bool:
-        """Whether the actors' episodes are a witness of an evaluation. See Plausibility."""
+        """Whether the actors' episodes confirm an evaluation. See Plausibility."""
         with self._lock:
             return self._plausibility.agrees(evaluation)
 
@@ -177,15 +177,16 @@ class Intake:
             self._episodes.load_state(state["episodes"])
             self._plausibility.load_state(state.get("plausibility"))
             self._staleness.load_state(state["staleness"])
-            # Older checkpoints do not have them.
+            # Older checkpoints lack these.
             if "versions" in state:
                 self._versions.load_state(state["versions"])
             self._by_scheme = Counter(state["transitions_by_scheme"])
 
     def account_for(self, stored: int) -> None:
-        """Count the transitions in the replay that the last checkpoint misses after a crash.
+        """Count the transitions in the replay that the last checkpoint lacks after a crash.
 
-        They are split among the schemes like the counted ones. Without counted ones, the run's scheme gets them all.
+        They are split among the schemes in proportion to the counted transitions. Without counted transitions, the
+        run's scheme gets all.
         """
         with self._lock:
             counted = self._by_scheme.total()
@@ -223,7 +224,8 @@ class Intake:
             self._episodes.add(episode.episode_return)
 
     def _check_policies(self, segment: Segment) -> None:
-        # Accept versions above the published ones: a run restored from a copy may not know its latest versions.
+        # Accept versions above the published versions, because a run restored from a copy may not know its latest
+        # versions.
         highest = self.published_version() + LEAP
         for span in segment.spans:
             if not 1 <= span.version <= highest:

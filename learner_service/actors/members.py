@@ -15,10 +15,10 @@ from actorq.errors import ConflictError, ExhaustedError, InvalidInputError, NotF
 from learner_service.replay import SegmentSource, actor_key
 
 _MAX_MEMBERS = 20_000
-# Members without a stream that one owner may have. Honest ones open theirs within seconds.
+# Members without a stream that one owner may have. Honest members open their streams within seconds.
 _MAX_WAITING = 2000
 _MOST_STATUSES = 1000
-# A joined member keeps its index this long without a stream. After that it has to join again.
+# A member keeps its index this long without a stream. After that it must join again.
 _PATIENCE_S = 60.0
 # An incarnation has the number of the learner process in its upper bits, and the count of its joins in the lower bits.
 _JOIN_BITS = 32
@@ -28,11 +28,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Member:
-    """One incarnation of an actor or evaluator. It holds its index until it has left.
+    """One incarnation of an actor or evaluator. It holds its index until it leaves.
 
-    life: how often this index has been assigned, this time included. report: the newest one.
-    nonce: identifies the process that joined; 0 when unknown. owner: who has joined it; see Members.join.
-    heard_at: when its stream was opened, or its newest report came.
+    life: number of times that this index was assigned, this time included. report: the newest report.
+    nonce: identifies the process that joined; 0 when unknown. owner: identifies the caller of Join; see Members.join.
+    heard_at: time at which the stream was opened or the newest report came.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Member:
     heard_at: float = 0.0
 
     def source(self, sequence: int) -> SegmentSource:
-        """The identity of the segment with number `sequence` of this incarnation."""
+        """The identity of segment number `sequence` of this incarnation."""
         return SegmentSource(*self.source_key, sequence)
 
     @cached_property
@@ -60,7 +60,7 @@ class Members:
     """Members by name, each in its newest incarnation. Thread-safe.
 
     An index is freed when its member's stream closes, or when the member opens no stream within a minute.
-    process: number of the learner process. Those with higher numbers give higher incarnations.
+    process: number of the learner process. Higher process numbers give higher incarnations.
     """
 
     def __init__(self, process: int, clock: Callable[[], float]) -> None:
@@ -71,7 +71,7 @@ class Members:
         self._lives: dict[tuple[Role, int], int] = {}
         self._indexes: dict[Role, Indexes] = {"actor": Indexes(), "evaluator": Indexes()}
         self._connected: Counter[Role] = Counter()
-        # By name, oldest first: when a member without a stream joined, and the members that have left.
+        # By name, oldest first: the join times of members without a stream, and the members that have left.
         self._waiting: OrderedDict[str, float] = OrderedDict()
         self._left: OrderedDict[str, None] = OrderedDict()
         self._waiting_of: Counter[str] = Counter()
@@ -92,8 +92,8 @@ class Members:
 
         Raises ConflictError when another process has taken over the name, and ExhaustedError when the run has too many
         members, or the owner too many that have opened no stream.
-        incarnation: 0 when the process joins for the first time, else the incarnation that it got then.
-        nonce: identifies the process. The same nonce again means that the first answer was lost.
+        incarnation: 0 when the process joins for the first time, otherwise the incarnation that it got then.
+        nonce: identifies the process. A repeated nonce means that the first answer was lost.
         newest_stored: the highest incarnation of this name that has a stored segment.
         owner: identifies the caller, such as its certificate and address.
         """
@@ -109,8 +109,8 @@ class Members:
                 raise taken_over(name, incarnation)
             if incarnation > newest and incarnation >= self._next_incarnation:
                 raise InvalidInputError(
-                    f"actor {name!r}: the learner gives incarnations, and has not given {incarnation}; join with 0 "
-                    "first"
+                    f"actor {name!r}: the learner assigns incarnations and did not assign {incarnation}; "
+                    "join with 0 first"
                 )
             if known is None and len(self._members) >= _MAX_MEMBERS:
                 self._forget_one_that_left()
@@ -135,7 +135,7 @@ class Members:
             return member
 
     def disconnect(self, member: Member) -> bool:
-        """Mark a member as left and free its index. It has to join again. Returns whether it was present."""
+        """Mark a member as left and free its index. The member must join again. Returns whether it was present."""
         with self._lock:
             return self._leave(member)
 
@@ -154,8 +154,9 @@ class Members:
     def names(self, role: Role, silent_s: float) -> tuple[list[str], list[str], list[str]]:
         """The names of the members of a role: present, away, and silent.
 
-        Those that are away have no open stream, or have left. A silent one has, but has sent no report for `silent_s`
-        seconds: its process is frozen, or the network loses what it sends.
+        An away member has no open stream, or has left. A silent member has an open stream, but sent no report for
+        `silent_s`
+        seconds: its process hangs, or the network drops its messages.
         """
         with self._lock:
             of_role = [member for member in self._members.values() if member.role == role]
@@ -170,7 +171,7 @@ class Members:
             return self._connected[role]
 
     def _new_incarnation(self, newest: int) -> int:
-        # Normally the next number. A replay that was copied from another run may hold higher ones.
+        # Normally the next number. A replay that was copied from another run may contain higher numbers.
         incarnation = max(self._next_incarnation, newest + 1)
         self._next_incarnation += 1
         return incarnation
@@ -216,8 +217,8 @@ class Members:
     def _require_room(self, owner: str) -> None:
         if self._waiting_of[owner] >= _MAX_WAITING:
             raise ExhaustedError(
-                f"Join: {_MAX_WAITING} actors of this certificate and address have joined and opened no stream; open "
-                f"their streams, or wait {_PATIENCE_S:.0f} s"
+                f"Join: {_MAX_WAITING} actors of this certificate and address have joined without opening a stream; "
+                f"open their streams, or wait {_PATIENCE_S:.0f} s"
             )
 
     def _wait(self, member: Member) -> None:
@@ -227,7 +228,7 @@ class Members:
     def _end_wait(self, member: Member) -> None:
         del self._waiting[member.name]
         self._waiting_of[member.owner] -= 1
-        # Entries without any are deleted, so that the table stays bounded.
+        # Empty entries are deleted, so that the table stays bounded.
         if not self._waiting_of[member.owner]:
             del self._waiting_of[member.owner]
 
@@ -239,23 +240,25 @@ class Members:
 
     def _forget_one_that_left(self) -> None:
         if not self._left:
-            raise ExhaustedError(f"a run takes at most {_MAX_MEMBERS} actors, and has that many")
+            raise ExhaustedError(f"a run has at most {_MAX_MEMBERS} actors, and this run has that many")
         name, _ = self._left.popitem(last=False)
         self._keys.discard(self._members.pop(name).source_key[0])
 
 
 class Indexes:
-    """The held and free exploration indexes of a role, from 0. Acquiring and releasing is O(log n). Not thread-safe."""
+    """The held and free exploration indexes of a role, counted from 0. Acquiring and releasing is O(log n). Not
+    thread-safe.
+    """
 
     def __init__(self) -> None:
         self._held: set[int] = set()
-        # All numbers below `_next` are held or in the heap. The heap has each number once, perhaps a held one.
+        # All numbers below `_next` are held or in the heap. The heap has each number once, including some held numbers.
         self._next = 0
         self._heap: list[int] = []
         self._in_heap: set[int] = set()
 
     def acquire(self, *wishes: int) -> int:
-        """Hold the first of `wishes` that is free, else the lowest free number."""
+        """Hold the first free number of `wishes`, otherwise the lowest free number."""
         index = next((wish for wish in wishes if wish not in self._held), None)
         if index is None:
             index = self._lowest()
@@ -296,6 +299,6 @@ def taken_over(name: str, incarnation: int) -> ConflictError:
 
 
 def _ordinal(name: str) -> tuple[int, ...]:
-    """The number at the end of a name, as the preferred index: "actor-3" prefers index 3."""
+    """The number at the end of a name is the preferred index: "actor-3" prefers index 3."""
     ordinal = name.rpartition("-")[2]
     return (int(ordinal),) if ordinal.isdecimal() and len(ordinal) < 9 and int(ordinal) < _MAX_MEMBERS else ()

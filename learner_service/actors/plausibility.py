@@ -1,7 +1,7 @@
 """Flags evaluations whose return is impossible, given the rewards and returns of the run's actors.
 
-Status and log show a flagged evaluation. It does not end the run as solved. The limits are far from honest results, so
-no honest run is delayed (docs/decisions/0024-flagged-evaluations.md).
+Status and log show a flagged evaluation. A flagged evaluation does not end the run as solved. The limits are far above
+honest results, so no honest run is delayed (docs/decisions/0024-flagged-evaluations.md).
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from actorq.text import return_text
 # A return may exceed the bound by a share of the bound, plus a multiple of the largest absolute reward. A policy may
 # reach a rewarded goal before any exploring actor does.
 _SLACK, _SLACK_REWARDS = 0.01, 10
-# An honest policy is at most this many spreads of the exploring returns above the best of them.
+# An honest return is at most this many spreads above the best exploring return (see `_above`).
 _SPREADS = 8.0
-# Beyond so many spreads it needs a second witness. Honest ones were at most 1.4 when they ended a run.
+# Above this many spreads, an evaluation needs a second confirmation. The largest value of an honest solved run was 1.4.
 _SPREADS_ALONE = 2.0
 
 
@@ -25,7 +25,7 @@ class Plausibility:
     """Keeps the largest reward and the range of episode returns of all actors. Not thread-safe.
 
     step_limit: maximum steps of an episode; 0 without a limit.
-    compares: whether actors' rewards are those of evaluations. If not, nothing is flagged.
+    compares: whether actors and evaluations have the same rewards. If not, nothing is flagged.
     """
 
     def __init__(self, step_limit: int, compares: bool = True) -> None:
@@ -34,7 +34,7 @@ class Plausibility:
         self._rewards: tuple[float, float] | None = None
         self.exploring_returns: tuple[float, float] | None = None
         """The lowest and the highest return of an actor's episode; None before the first."""
-        # False for a run whose checkpoint has no such record. Nothing is flagged then.
+        # False for a run whose checkpoint lacks this record. Then nothing is flagged.
         self._is_complete = compares
 
     def update(self, segment: Segment) -> None:
@@ -49,7 +49,7 @@ class Plausibility:
             self.exploring_returns = min(worst, episode.episode_return), max(best, episode.episode_return)
 
     def doubt(self, evaluation: Evaluation) -> str:
-        """Why an evaluation is implausible, in one line; empty when it is plausible."""
+        """The reason why an evaluation is implausible, on one line; empty when it is plausible."""
         if not self._is_complete:
             return ""
         if self._rewards is None:
@@ -65,7 +65,7 @@ class Plausibility:
         )
 
     def agrees(self, evaluation: Evaluation) -> bool:
-        """Whether the actors' episodes are a witness of the evaluation: the best of them is not far below."""
+        """Whether the actors' episodes confirm the evaluation: their best return is not far below it."""
         if not self._is_complete or self.exploring_returns is None:
             return not self._is_complete
         return evaluation.mean_return <= _above(self.exploring_returns, _SPREADS_ALONE)
@@ -96,6 +96,6 @@ class Plausibility:
 
 
 def _above(returns: tuple[float, float], spreads: float) -> float:
-    """The return so many spreads above the highest of these. The spread is their range, or the size of the highest."""
+    """The return this many spreads above the highest. The spread is the range, or the size of the highest."""
     lowest, highest = returns
     return highest + spreads * max(highest - lowest, abs(highest))

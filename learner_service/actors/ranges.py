@@ -1,4 +1,4 @@
-"""Ranges of the actors' observations: outliers of one actor must not decide on the policy of all."""
+"""Ranges of the actors' observations. One actor's outliers must not affect the policy of all actors."""
 
 import logging
 from collections import OrderedDict
@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 _log = logging.getLogger(__name__)
 
-# So many actors with the newest segments are compared. Of fewer than three, nobody is in the minority.
+# Number of actors with the newest segments that are compared. With fewer than three, there is no majority.
 _MOST_ACTORS, _LEAST_ACTORS = 256, 3
-# An observation may be so many spans beyond the range of most actors. Exploring actors differ much.
+# An observation may be this many spans beyond the range of most actors. Exploring actors differ much.
 _SPANS = 10.0
-# An actor whose range reaches so many spans beyond is named when the fidelity gate falls back.
+# An actor whose range reaches this many spans beyond is named when the fidelity gate falls back.
 _WIDE = 0.5
-# Share by which a range shrinks toward that of a newer, smaller segment.
+# Share by which a range shrinks toward the range of a newer, smaller segment.
 _FORGET = 0.05
-# No more than this share of a batch is left out: then the actors differ, and none is an outlier.
+# At most this share of a batch is left out. If more is outside, the actors differ and none is an outlier.
 _MOST_LEFT_OUT = 0.5
 
 
@@ -38,7 +38,7 @@ class ObservedRanges:
     def __init__(self) -> None:
         self._ranges: OrderedDict[str, _Range] = OrderedDict()
         self._told: set[str] = set()
-        # The bounds of most actors until the next segment is noted; None until they are needed.
+        # The bounds of most actors until the next recorded segment; None until they are needed.
         self._known: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
         self.left_out = 0
 
@@ -64,7 +64,7 @@ class ObservedRanges:
             return rows
         if self._known is None:
             lowest, highest = self._most()
-            # A component that most actors never change has no span: any other value may be the first of many.
+            # A component that never changes for most actors has no span: any other value may be the first of many.
             margin = _SPANS * np.where(highest > lowest, highest - lowest, np.inf)
             self._known = lowest - margin, highest + margin
         lowest, highest = self._known
@@ -79,7 +79,9 @@ class ObservedRanges:
         return chosen
 
     def widest(self) -> str:
-        """The actor whose observations range farthest beyond those of most; "" if none does, or it cannot be told."""
+        """The actor whose observations are farthest outside the range of most actors; "" if there is none, or with too
+        few actors.
+        """
         if len(self._ranges) < _LEAST_ACTORS:
             return ""
         lowest, highest = self._most()
@@ -109,5 +111,5 @@ class ObservedRanges:
                     "is its environment faulty?",
                     actor,
                 )
-        # Names of actors that are gone are forgotten, so that the table stays bounded.
+        # Names of actors that have left are forgotten, so that the table stays bounded.
         self._told &= self._ranges.keys()

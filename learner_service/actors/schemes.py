@@ -1,4 +1,4 @@
-"""Chooses the schemes that may act in a run, and the policy of a receipt that represents its actors."""
+"""Defines the schemes that may act in a run, and the policy of a receipt that represents its actors."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ def policy_of(
 ) -> PolicyDescriptor | None:
     """The policy of a version that represents the run; None when there is none in the run's scheme.
 
-    With "auto" it is the policy in the scheme that most actors report. The order of `SCHEMES` decides between equals.
-    Before any report it is the first policy.
+    With "auto" it is the policy in the scheme that most actors report. The order of `SCHEMES` breaks ties. Before any
+    report it is the first policy.
     """
     if scheme != AUTO:
         return next((policy for policy in policies if policy.scheme == scheme), None)

@@ -11,11 +11,11 @@ from typing import Any
 
 from actorq.errors import UnavailableError
 
-# With this many waiting jobs, streams are no longer read. A segment's message has at most 2 MiB.
+# With this many waiting jobs, streams are not read. A segment's message has at most 2 MiB.
 _MOST_JOBS = 64
 
 
-# The work, and what is called with its result or its error.
+# The work, and the functions that get its result or its error.
 _Job = tuple[Callable[[], Any], Callable[[Any], None], Callable[[BaseException], None]]
 
 
@@ -76,10 +76,10 @@ class StorageThread:
             except BaseException as error:
                 report = partial(failed, error)
             self._done.append(report)
-            # No lock is needed: a race wakes the loop once more than necessary, at most.
+            # No lock is needed: a race at most wakes the loop once more than necessary.
             if not self._telling:
                 self._telling = True
-                # A loop that was closed meanwhile has nobody to tell.
+                # A loop that was closed meanwhile needs no result.
                 with suppress(RuntimeError):
                     self._loop.call_soon_threadsafe(self._tell)
 

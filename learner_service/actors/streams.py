@@ -1,4 +1,4 @@
-"""The open streams of actors and evaluators: takes their segments to the intake, and tells them what is stored."""
+"""The open streams of actors and evaluators: passes their segments to the intake, and reports the stored segments."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,9 @@ from learner_service.replay import RateLimiter
 
 
 class Streams:
-    """All open streams, on the event loop. Actors have no credit before `admit`. `refused_segments`: since `admit`."""
+    """All open streams, on the event loop. Actors have no credit before `admit`. refused_segments: number since
+    `admit`.
+    """
 
     def __init__(self, storage: StorageThread) -> None:
         self.refused_segments = 0
@@ -28,12 +30,12 @@ class Streams:
         self._share = 0
 
     def admit(self, intake: Intake, limiter: RateLimiter, transitions: int, on_stored: Callable[[], None]) -> None:
-        """Let actors send from now on. transitions: per segment. on_stored: called after each stored segment."""
+        """Let actors send. transitions: number per segment. on_stored: called after each stored segment."""
         self._credits = Credits(limiter, transitions, asyncio.get_running_loop())
         self._intake, self._on_stored, self.refused_segments = intake, on_stored, 0
 
     def open(self, member: Member, acknowledged: int, stop: bool) -> ActorStream:
-        """Open a member's stream, and end the member's earlier stream if there is one. stop: the run is over."""
+        """Open a member's stream, and end its earlier stream if there is one. stop: whether the run is over."""
         self.end(member, UnavailableError(f"actor {member.name!r} has opened another stream"))
         stream = ActorStream(member, acknowledged)
         stream.stop, stream.share = stop, self._share
@@ -56,10 +58,10 @@ class Streams:
     def receive(
         self, stream: ActorStream, sequence: int, size: Callable[[], int], decode: Callable[[], Segment]
     ) -> None:
-        """Have a segment stored, then acknowledge it. The segments of a stream are stored in order.
+        """Store a segment, then acknowledge it. The segments of a stream are stored in order.
 
-        Raises ConflictError without credit, and CorruptedError when an earlier segment is missing. A segment whose
-        content is invalid ends the stream later.
+        Raises ConflictError without credit, and CorruptedError when an earlier segment is missing. An invalid segment
+        ends the stream later.
         size: returns the bytes of the message. decode: returns the segment; called on the storage thread.
         """
         intake, credits_ = self._intake, self._credits
@@ -94,7 +96,7 @@ class Streams:
             stream.fail(UnavailableError(reason))
 
     def stop_credit(self) -> None:
-        """Give no more credit."""
+        """Grant no more credit."""
         if self._credits is not None:
             self._credits.stop()
 
@@ -107,7 +109,7 @@ class Streams:
         self.end_all(reason)
 
     def tell_over(self) -> None:
-        """Tell all actors and evaluators that the run is over."""
+        """Inform all actors and evaluators that the run is over."""
         for stream in self._open:
             stream.stop = True
             stream.changed.set()
@@ -119,7 +121,7 @@ class Streams:
             stream.changed.set()
 
     def tell_share(self, share: int) -> None:
-        """Tell all actors their share of a rollout (`Shares`), if it has changed."""
+        """Send all actors their share of a rollout (`Shares`), if it has changed."""
         if share != self._share:
             self._share = share
             for stream in self._of("actor"):
@@ -127,7 +129,7 @@ class Streams:
                 stream.changed.set()
 
     def tell_durable(self, role: Role, durable: Mapping[tuple[bytes, int], int]) -> None:
-        """Tell a role's members the sequence, by `Member.source_key`, up to which their data survives a power cut."""
+        """Send a role's members the sequence up to which their data survives a power cut, by `source_key`."""
         for stream in self._of(role):
             stream.record_durable(durable.get(stream.member.source_key, 0))
 

@@ -1,8 +1,8 @@
 """Advantages and value targets of trajectories: generalized advantage estimation and V-trace.
 
-Arrays are time-major. An episode that reaches a terminal state has no value after it. An episode that a time limit cuts
-continues with the value of observation t + 1, and no later reward counts. A step that only reset the environment is no
-transition: its numbers are 0. The last transition of a trajectory continues with the value of the last observation.
+Arrays are time-major. The value after a terminal state is 0. If a time limit ends an episode, the value of observation
+t + 1 replaces the later rewards. A step that only reset the environment is not a transition, and its numbers are 0.
+After the last transition of a trajectory, the value of the last observation replaces the later rewards.
 """
 
 from typing import NamedTuple
@@ -66,7 +66,7 @@ def _errors(steps: Batch, values: Floats, discount: float) -> Floats:
 
 
 def _carry(steps: Batch, discount: float) -> Floats:
-    """gamma where the episode goes on within the trajectory, else 0."""
+    """gamma if the episode continues within the trajectory, else 0."""
     goes_on: NDArray[np.bool_] = steps.valid & ~steps.terminated & ~steps.truncated
     goes_on[:-1] &= steps.valid[1:]
     goes_on[-1] = False

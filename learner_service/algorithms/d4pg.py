@@ -34,7 +34,7 @@ from learner_service.sparsity import Flops
 
 _log = logging.getLogger(__name__)
 
-# Warn above this share of targets outside the support, because the distribution is then mostly clipped.
+# Warn above this share of targets outside the support, because most of the distribution is then clipped.
 _TOO_MANY_BEYOND = 0.1
 
 
@@ -59,7 +59,7 @@ class D4PG(GradientAlgorithm):
         self._z = self.network(
             *("critic", critic, settings.critic_sizes, settings.critic_learning_rate), max_gradient_norm=largest
         )
-        # Without the parameters that a user's network has frozen.
+        # Without the parameters that are frozen in a user's network.
         self._theta = tuple(parameter for parameter in self._z.network.parameters() if parameter.requires_grad)
         self._improve_critic = self.descent(self._z, self.compiled(self._critic_loss))
         self._improve_policy = self.descent(self._pi, self._policy_loss)
@@ -106,7 +106,9 @@ class D4PG(GradientAlgorithm):
         return (batch.weights * cross_entropies).mean(), errors
 
     def _policy_loss(self, observations: Tensor) -> tuple[Tensor]:
-        """A loss whose gradient by phi is -dJ/dphi, because clip_1(dQ/da) is a constant. None goes to the critic."""
+        """A loss whose gradient with respect to phi is -dJ/dphi, because clip_1(dQ/da) is a constant. The critic gets
+        no gradient.
+        """
         squashed = self.policy.squashed(observations)
         actions = squashed.detach().requires_grad_()
         self._train_critic(False)

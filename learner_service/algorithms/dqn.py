@@ -47,7 +47,7 @@ class DQN(GradientAlgorithm):
             *("actor", partial(QNetwork, dueling=settings.dueling), settings.hidden_sizes, settings.learning_rate),
             max_gradient_norm=settings.max_gradient_norm,
         )
-        # The first value of each part of an action within the values of all parts.
+        # Column of the first value of each part of an action, within the values of all parts.
         self._starts = torch.tensor([0, *self._spec.sizes[:-1]], device=self._device).cumsum(0)
         self._improve = self.descent(self._q, self.compiled(self._loss))
 
@@ -79,7 +79,7 @@ class DQN(GradientAlgorithm):
             targets = batch.returns + batch.bootstrap_discounts * _mean(self._of_parts(target_values, best))
         taken = self._columns(batch.actions.to(torch.int64).view_as(best))
         values = self._of_parts(self._q(batch.observations), taken)
-        # All parts of an action have one target (arXiv 1711.08946).
+        # All parts of an action share one target (arXiv 1711.08946).
         targets = targets if values.ndim == 1 else targets.unsqueeze(1).expand_as(values)
         losses = functional.huber_loss(values, targets, reduction="none", delta=self._settings.huber_delta)
         return (batch.weights * _mean(losses)).mean(), _mean((targets - values.detach()).abs_())
@@ -92,7 +92,7 @@ class DQN(GradientAlgorithm):
         return self._columns(torch.cat(best, 1))
 
     def _of_parts(self, values: Tensor, columns: Tensor) -> Tensor:
-        """The values in these columns, float32[B, parts]; float32[B] of one part."""
+        """The values in these columns, float32[B, parts]; float32[B] for a single part."""
         chosen = values.gather(1, columns)
         return chosen.squeeze(1) if len(self._spec.sizes) == 1 else chosen
 

@@ -1,4 +1,4 @@
-"""Base class of algorithms that train by gradient descent. An algorithm adds its networks, losses and update."""
+"""Base class of algorithms that train by gradient descent. A subclass adds its networks, losses and update."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -23,8 +23,9 @@ from learner_service.networks.observations import has_images
 class GradientAlgorithm(Trainable):
     """An `Algorithm` without settings, networks and update.
 
-    A subclass has `name`, `action_spaces` and `settings`. It makes its networks in `make_networks`, and one update in
-    `step`, or all updates of a batch in `update`. The base class adds sparsity, precision, normalization and resuming.
+    A subclass has `name`, `action_spaces` and `settings`. It makes its networks in `make_networks`. It makes one update
+    in `step`, or all updates of a batch in `update`. The base class adds sparsity, precision, normalization and
+    resuming.
 
     settings: the class of its settings, with the fields `batch_size`, `n_step` and `discount`.
     """
@@ -44,12 +45,12 @@ class GradientAlgorithm(Trainable):
         raise NotImplementedError(f"{type(self).__name__} has no step, and no update of its own")
 
     def descent(self, network: TrainedNetwork[Any], loss: Function) -> Function:
-        """A function that takes one step of a network down the gradient of a loss.
+        """A function that makes one gradient step of a network on a loss.
 
-        loss: takes tensors, and batches of them. It returns the loss, float32[], and other tensors. It depends on
-            its inputs and on parameters alone, because its operations are recorded if `can_record`.
+        loss: has tensors, and batches of tensors, as arguments. It returns the loss, float32[], and other tensors. It
+            depends only on its inputs and on parameters, because its operations are recorded if `can_record`.
 
-        The result takes and returns the same, without gradient.
+        The result has the same arguments and results, without gradient.
         """
 
         def differentiate(*inputs: Input) -> tuple[Tensor, ...]:
@@ -69,7 +70,7 @@ class GradientAlgorithm(Trainable):
         return self.losses(map(self.step, self._on_device(batch, weights).split(self.batch_size)))
 
     def losses(self, steps: Iterable[tuple[Tensor, Tensor]]) -> Losses:
-        """Make the updates of a batch, of which each tells what `step` does."""
+        """Make the updates of a batch. Each item of `steps` is the result of one `step`."""
         losses, errors = zip(*steps, strict=True)
         figures = {name: float(torch.stack(values).mean()) for name, values in self._reported.items()}
         self._reported.clear()
@@ -86,11 +87,11 @@ class GradientAlgorithm(Trainable):
     def with_targets(
         self, batch: Batch, weights: NDArray[np.float32], period: int, targets: Callable[[Batch], tuple[Tensor, ...]]
     ) -> Iterator[tuple[Batch, tuple[Tensor, ...]]]:
-        """The minibatches of a batch, each with its rows of what `targets` gives. Make one update with each.
+        """The minibatches of a batch, each with its rows of the result of `targets`. Make one update with each.
 
         Target networks change every `period` updates. `targets` gets the rows of all updates in between, because larger
-        products are faster. With images on the CPU it gets one minibatch, because more do not fit into the caches and
-        take longer. When masks change in between, later minibatches have targets from before the change.
+        products are faster. With images on the CPU it gets only one minibatch, because more do not fit into the caches.
+        When masks change in between, later minibatches have targets from before the change.
         """
         alone = self._device.type == "cpu" and has_images(self._spec)
         whole, size = self._on_device(batch, weights), self.batch_size

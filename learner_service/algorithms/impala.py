@@ -49,7 +49,7 @@ class IMPALA(PolicyGradient):
         return Learned(loss - settings.entropy_cost * means["entropy"], len(figures), means)
 
     def _minibatches(self, steps: Batch) -> Iterator[Batch]:
-        """One pass over the trajectories in random order; without those that have no transition."""
+        """One pass over the trajectories in random order, without the trajectories that have no transition."""
         environments = steps.rewards.shape[1]
         order = torch.randperm(environments, generator=self.generator, device=self._device).cpu().numpy()
         parts = min(environments, max(1, round(steps.rewards.size / self.batch_size)))
@@ -92,5 +92,5 @@ class IMPALA(PolicyGradient):
 
     @property
     def flops(self) -> Flops:
-        """FLOPs of one update; those of the last observations of trajectories are left out."""
+        """FLOPs of one update, without those of the last observations of trajectories."""
         return Flops(action=self._pi.cost, update=self.batch_size * (3 * (self._pi.cost + self._v.cost)))

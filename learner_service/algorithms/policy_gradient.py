@@ -1,4 +1,4 @@
-"""Base class of on-policy algorithms: a stochastic policy and a value network that take their steps together."""
+"""Base class of on-policy algorithms: a stochastic policy and a value network that are updated together."""
 
 from abc import abstractmethod
 from bisect import bisect_right
@@ -26,9 +26,9 @@ from learner_service.networks.encoders import Leaves
 from learner_service.networks.observations import has_images
 from learner_service.sparsity import METHODS, NetworkSparsity
 
-# Gains of orthogonal initial weights of the last layers.
+# Gains of the orthogonal initial weights of the last layers.
 _POLICY_GAIN, _VALUE_GAIN = 0.01, 1.0
-# Numbers of observations in one pass without gradients, to bound its memory.
+# Largest number of observations in one pass without gradients, to bound its memory.
 _LARGEST_PASS = 2**22
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ T = TypeVar("T")
 class PolicyGradient(Trainable):
     """An `OnPolicyAlgorithm` without its update. A subclass has `name`, `settings` and `learn`.
 
-    Policy and value network share the global gradient norm.
+    The global gradient norm covers both the policy and the value network.
 
     heads: the class of the policy for each kind of actions: discrete, continuous, or of several parts.
     settings: a subclass of OnPolicyConfig.
@@ -59,7 +59,7 @@ class PolicyGradient(Trainable):
     def make_networks(self, settings: OnPolicyConfig) -> None:
         """Make pi and V."""
         self.rollout_size = settings.rollout_size
-        # Images stay bytes. Their updates are not recorded, and a rollout of them as numbers is large.
+        # Images stay bytes. Their updates are not recorded, and a rollout of them as floats would be large.
         self._leaves = Leaves(self._spec) if self._spec.leaves and not has_images(self._spec) else None
         spec = self._spec
         kind = self.heads["parts" if spec.has_parts else "discrete" if spec.sizes else "continuous"]
@@ -84,7 +84,7 @@ class PolicyGradient(Trainable):
         """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""
 
     def network_sparsity(self) -> NetworkSparsity:
-        """The sparsity of the networks, with the number of updates that `epochs` passes make."""
+        """The sparsity of the networks. The number of updates counts all `epochs` passes."""
         return NetworkSparsity(self._config, self._spec, self.batch_size, getattr(self._settings, "epochs", 1))
 
     @property
@@ -107,7 +107,7 @@ class PolicyGradient(Trainable):
         return self._without_gradient(judged, self._seen(observations), drawn).cpu().numpy()
 
     def set_progress(self, progress: float) -> None:
-        """Set the step size for this share of the run's environment steps."""
+        """Set the learning rate for this share of the run's environment steps."""
         settings = self._settings
         rate = annealed(settings.learning_rate, settings.learning_rate_end, progress)
         self._pi.set_learning_rate(rate)
@@ -118,18 +118,18 @@ class PolicyGradient(Trainable):
     def can_record(self) -> bool:
         """Whether updates of `descent` are recorded.
 
-        Not on a GPU, and only with vectors. Elsewhere each number of rows would need a recording of its own.
+        Only on the CPU, and only with vectors. Otherwise each number of rows would need its own recording.
         """
         are_vectors = len(self._spec.policy_observations.shape) == 1 and not has_images(self._spec)
         return self._device.type == "cpu" and are_vectors and super().can_record
 
     def descent(self, loss: Function) -> Function:
-        """A function that takes one step of both networks down the gradient of a loss.
+        """A function that makes one gradient step of both networks on a loss.
 
-        loss: takes batches and tensors, which may have another number of rows in each call. It returns the loss,
-            float32[], and other tensors without gradient. See `GradientAlgorithm.descent`.
+        loss: has batches and tensors as arguments, which may have another number of rows in each call. It returns the
+            loss, float32[], and other tensors without gradient. See `GradientAlgorithm.descent`.
 
-        The result takes the same and returns the other tensors.
+        The result has the same arguments, and returns the other tensors.
         """
 
         def gradients(*inputs: Input) -> tuple[Tensor, ...]:
@@ -145,14 +145,14 @@ class PolicyGradient(Trainable):
         return step
 
     def differentiate(self, loss: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the gradients of the parameters of pi and V, float32[parameters] each: `parameters[0].gradient`."""
+        """Compute the gradients of pi and V, float32[parameters] each, into their `parameters[0].gradient`."""
         to_policy, to_values = self._pi.parameters[0], self._v.parameters[0]
         with to_policy.new_gradient(), to_values.new_gradient():
             torch.autograd.backward(loss)
         return to_policy.gradient, to_values.gradient
 
     def minimize(self, differentiate: Callable[[], T]) -> T:
-        """One step of both networks with the gradients of `differentiate`. Returns what it returns."""
+        """Make one step of both networks with the gradients of `differentiate`. Returns its result."""
         told = Minimizer.step_together((self._pi, self._v), differentiate, self._settings.max_gradient_norm)
         self.updates += 1
         return told
@@ -175,7 +175,7 @@ class PolicyGradient(Trainable):
         return found if self._leaves is None else self._leaves.unpacked(found)
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
-        # torch wants memory that it may write, even if it does not.
+        # torch requires writable memory, even if it does not write.
         return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(self._device)
 
 

@@ -32,14 +32,14 @@ from learner_service.algorithms.trainable import annealed
 from learner_service.batch import Batch
 from learner_service.sparsity import Flops
 
-# Keeps advantages that are all equal from a division by 0.
+# Prevents a division by 0 if all advantages are equal.
 _SMALLEST_DEVIATION = 1e-8
-# Keeps r finite for a drawn action that no policy near pi_prox draws. An honest ratio is far below exp(20).
+# Keeps r finite for an action that no policy near pi_prox would draw. An honest ratio is far below exp(20).
 _LARGEST_LOG_RATIO = 20.0
 
 
 class Update(NamedTuple):
-    """What an update tells, float32[B] each: log r, the terms of J, and V - R."""
+    """Figures of an update, float32[B] each: log r, the terms of J, and V - R."""
 
     log_ratios: Tensor
     gains: Tensor
@@ -92,8 +92,8 @@ class PPO(PolicyGradient):
     def _rows(self, steps: Batch) -> tuple[Batch, Tensor]:
         """The B transitions of trajectories on the device, and the entropies of the present policy, float32[B].
 
-        observations: [B, *policy_observation]. actions: as `log_probabilities` of the policy takes them. The others are
-        float32[B]: proximal, log pi_prox(a | s); weights, w; advantages; returns; values, V(s; phi_old).
+        observations: [B, *policy_observation]. actions: in the form of `log_probabilities` of the policy. The others
+            are float32[B]: proximal, log pi_prox(a | s); weights, w; advantages; returns; values, V(s; phi_old).
         """
         values = self.present_values(steps)
         targets = generalized_advantages(steps, values, self.discount, self._settings.gae_lambda)
@@ -138,7 +138,7 @@ class PPO(PolicyGradient):
         return rows.shuffled(order, parts)
 
     def _step(self, rows: Batch, clip: float) -> Update:
-        # As tensors, because a recording keeps Python's numbers as constants.
+        # Tensors, because a recording keeps Python's numbers as constants.
         numbers = torch.tensor((1 - clip, 1 + clip, 1 / len(rows.weights)), dtype=torch.float64, device=self._device)
         return Update(*self._improve(rows, *numbers.unbind()))
 
@@ -153,7 +153,7 @@ class PPO(PolicyGradient):
         log_ratios = self.policy.log_probabilities(rows.actions, *distribution) - rows.proximal
         log_ratios = log_ratios.clamp(max=_LARGEST_LOG_RATIO)
         ratios = log_ratios.exp()
-        # The minimum. Where the clipped term is the smaller one, it is constant in theta.
+        # The minimum. Where the clipped term is smaller, it is constant in theta.
         gains, bounds = ratios * advantages, ratios.detach().clamp(lowest, highest) * advantages
         gains = torch.where(gains > bounds, bounds, gains)
         values = self._v(rows.observations)

@@ -21,10 +21,10 @@ from learner_service.algorithms.base import Algorithm, is_on_policy, settings_of
 _OURS = {name: f"learner_service.algorithms.{name}:{name.upper()}" for name in ALGORITHMS}
 _OUR_FOLDERS = (f"{Path(__file__).parents[1]}{os.sep}",)
 _WHAT_ONE_HAS = "see learner_service.algorithms.base.Algorithm"
-# Attributes of the class, and of its instances.
+# Required attributes of the class, and of its instances.
 _REQUIRED = ("action_spaces", "update", "normalize", "state", "load_state")
 _REQUIRED_WHEN_MADE = ("policy", "takes_noise", "batch_size", "n_step", "discount")
-# The same for on-policy algorithms, whose class has `learn`.
+# Required attributes of on-policy algorithms, whose class has `learn`.
 _ON_POLICY = ("action_spaces", "learn", "sampling", "log_probabilities", "normalize", "state", "load_state")
 _ON_POLICY_WHEN_MADE = ("policy", "batch_size", "rollout_size", "epochs", "discount")
 
@@ -32,7 +32,8 @@ _ON_POLICY_WHEN_MADE = ("policy", "batch_size", "rollout_size", "epochs", "disco
 def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.device | None = None) -> Algorithm:
     """Build the run's algorithm for an environment, on the CPU by default.
 
-    Raises UserError when it cannot be imported or made, is no algorithm, or does not fit the environment.
+    Raises UserError when the class cannot be imported or instantiated, is not an algorithm, or does not fit the
+    environment.
     """
     algorithm = chosen_algorithm(config)
     _check_actions(config.algorithm, algorithm, spec)
@@ -67,14 +68,14 @@ def chosen_algorithm(config: RunConfig) -> type[Algorithm]:
         settings_of(config, model)
     else:
         raise UserError(
-            f"algorithm {config.algorithm} is no algorithm: its settings are no subclass of "
+            f"algorithm {config.algorithm} is not an algorithm: its settings are not a subclass of "
             f"actorq.config.settings.Settings; {_WHAT_ONE_HAS}"
         )
     return algorithm
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
-    """The class of an algorithm. Raises UserError when the name is unknown, or the object is no algorithm."""
+    """The class of an algorithm. Raises UserError when the name is unknown, or the object is not an algorithm."""
     path = name if ":" in name else _OURS.get(name)
     if path is None:
         # Reading the metadata of all installed packages takes 10 ms.
@@ -87,7 +88,7 @@ def algorithm_class(name: str) -> type[Algorithm]:
         path = installed[name]
     found = load(path, f"algorithm {name}")
     if not isinstance(found, type):
-        raise UserError(f"algorithm {name}: {path} is no algorithm: it is not a class; {_WHAT_ONE_HAS}")
+        raise UserError(f"algorithm {name}: {path} is not an algorithm: it is not a class; {_WHAT_ONE_HAS}")
     _require(name, found, _ON_POLICY if is_on_policy(found) else _REQUIRED)
     return cast(type[Algorithm], found)
 
@@ -95,13 +96,13 @@ def algorithm_class(name: str) -> type[Algorithm]:
 def _require(name: str, found: object, attributes: Sequence[str]) -> None:
     missing = [attribute for attribute in attributes if not hasattr(found, attribute)]
     if missing:
-        raise UserError(f"algorithm {name} is no algorithm: it lacks {', '.join(missing)}; {_WHAT_ONE_HAS}")
+        raise UserError(f"algorithm {name} is not an algorithm: it lacks {', '.join(missing)}; {_WHAT_ONE_HAS}")
 
 
 def _check_actions(name: str, algorithm: type[Algorithm], spec: EnvironmentSpec) -> None:
     if not {*spec.action_kinds} <= {*algorithm.action_spaces}:
         have = f"{spec.acting_size} discrete ones" if spec.sizes else "continuous ones"
-        have += " beside continuous ones" * (len(spec.action_kinds) > 1)
+        have += " and continuous ones" * (len(spec.action_kinds) > 1)
         raise UserError(
             f"algorithm {name} needs {' or '.join(algorithm.action_spaces)} actions, but {spec.environment_id} has "
             f"{have} of shape {list(spec.actions.shape)}; for "

@@ -41,7 +41,8 @@ class Temperature(nn.Module):
     """The weight alpha of the entropy: constant, or adjusted until the policy has the target entropy.
 
     target_entropy: in nats, of actions in [-1, 1].
-    log_alpha: of the adjusted weight. A constant one is no parameter, so that a resumed run takes that of its settings.
+    log_alpha: of the adjusted weight. A constant weight is not a parameter, so a resumed run uses the weight in its
+        settings.
 
     Raises UserError when no policy has the target entropy, because alpha would grow without bound.
     """
@@ -88,13 +89,13 @@ class SAC(GradientAlgorithm):
         """Make alpha, pi, and the two Q, which are one module."""
         sizes, rate = settings.hidden_sizes, settings.learning_rate
         self.temperature = Temperature(settings, math.prod(self._spec.actions.shape)).to(self._device)
-        # One parameter vector for policy and temperature, because they take their steps together.
+        # One parameter vector for policy and temperature, because they are updated together.
         self._pi = self.network("actor", GaussianPolicy, sizes, rate, has_target=False, besides=(self.temperature,))
         self._q = self.network("critic", TwinCritic, sizes, rate)
         self._loss = self.compiled(self._loss_of_drawn)
         self._improve_critics = self.descent(self._q, self._critic_loss)
         self._improve_policy = self.descent(self._pi, self._policy_loss)
-        # Number of sampled actions for the entropies in between, as of the last update.
+        # Number of sampled actions for the entropies in between, in the last update.
         self._steps_between = settings.n_step - 1
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -134,7 +135,7 @@ class SAC(GradientAlgorithm):
     def _loss_of_drawn(
         self, batch: Batch, following: Tensor, log_probabilities: Tensor, alpha: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """`_critic_loss` of actions that are drawn: following is a'_m, float32[B, components]; then log pi(a'_m)."""
+        """`_critic_loss` with drawn actions. following: a'_m, float32[B, components], and then log pi(a'_m)."""
         with torch.no_grad():
             values = self._q.target(batch.bootstrap_observations, following).amin(0)
             targets = batch.returns + batch.bootstrap_discounts * (values - alpha * log_probabilities)  # eq. 3

@@ -67,7 +67,7 @@ class TD3(GradientAlgorithm):
         return loss, errors
 
     def _targets_of(self, batch: Batch) -> tuple[Tensor, ...]:
-        # Drawn for one update after another, so that the numbers do not depend on how many come at once.
+        # Drawn for each update separately, so that the numbers do not depend on the number of updates per call.
         noise = torch.cat([self.noise(self.batch_size) for _ in range(len(batch.weights) // self.batch_size)])
         return self._smoothed_targets(batch, noise)
 

@@ -145,7 +145,7 @@ class Trainable:
         return state
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
+        """Restore what `state` returned. Raises KeyError or RuntimeError when names or shapes differ."""
         for role, network in self.networks.items():
             network.load_named_state(state, *self.state_names[role])
         # Older checkpoints of some algorithms have no number of updates or no generator.

@@ -38,11 +38,11 @@ class Minimizer:
         self._adam = Adam(parameters, learning_rate, epsilon)
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        """The step size from the next step on."""
+        """Set the learning rate for the next steps."""
         self._adam.learning_rate = learning_rate
 
     def minimize(self, loss: Tensor) -> None:
-        """Take one gradient step, or use the gradient to change the topology."""
+        """Make one gradient step, or use the gradient to change the topology."""
         self.step_with(lambda: self.differentiate(loss))
 
     def differentiate(self, loss: Tensor) -> Tensor:
@@ -52,14 +52,16 @@ class Minimizer:
         return self._online.gradient
 
     def step_with(self, differentiate: Callable[[], T]) -> T:
-        """Take one step with the gradient that a function writes to `parameters.gradient`. Returns what it returns."""
+        """Make one step with the gradient that a function writes to `parameters.gradient`. Returns the function's
+        result.
+        """
         return self.step_together((self,), differentiate, self._max_gradient_norm)
 
     @staticmethod
     def step_together(minimizers: Sequence["Minimizer"], differentiate: Callable[[], T], largest: float | None) -> T:
-        """Take one step of several networks, and clip their global gradient norm to `largest`; None for no clipping.
+        """Make one step of several networks, and clip their global gradient norm to `largest`; None for no clipping.
 
-        differentiate: writes the gradients of their parameters, as `Minimizer.differentiate`. Returns what it returns.
+        differentiate: writes the gradients of their parameters, as `Minimizer.differentiate`. Returns its result.
         """
         for each in minimizers:
             if each.topology:

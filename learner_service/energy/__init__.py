@@ -1,1 +1,1 @@
-"""Energy and carbon of a run: the share of each service in what the meters of its machines report, by CPU time."""
+"""Energy and carbon of a run. Divides the readings of its machines' meters among its services, by CPU time."""

@@ -1,4 +1,4 @@
-"""The run's energy account: shares the energy of whole machines out to the services of the run."""
+"""The run's energy account: divides the energy of whole machines among the services of the run."""
 
 import logging
 import operator
@@ -15,11 +15,12 @@ from actorq.errors import ExhaustedError
 from actorq.text import one_line
 
 _VERSION = 2
-# Bounds of the tables, for any names. Of more processes, the longest silent ones are forgotten: there are more than the
-# actors that a run can have. Of more nodes, those without a reading are dropped. Further roles are not accounted for.
+# Bounds of the tables, for any names. The limit of processes is above the largest number of actors. Above it, the
+# processes with the oldest reports are forgotten. Nodes above the limit without a reading are dropped. Further roles
+# are not accounted for.
 _MOST_PROCESSES, _MOST_NODES, _MOST_ROLES = 32_768, 1000, 16
 _MOST_METHOD_BYTES = 1000
-# Part of the unclaimed energy that is carried from one reading to the next. Late reports claim it.
+# Part of the unclaimed energy that is kept from one reading to the next. Late reports claim it.
 _CARRIED = 31 / 32
 NO_METER = f"{UNAVAILABLE}: no meter has reported"
 
@@ -73,12 +74,14 @@ class NodeAccount:
             self.readings.append((now, counters))
         charged = self.settle(counters)
         if begins:
-            # Nobody measured between the two lives. CPU time of that gap must not claim other energy.
+            # There is no measurement between the two lives. CPU time of that gap must not claim other energy.
             self.claims.clear()
         return charged
 
     def expected(self, now: float, began: float) -> Counters:
-        """The counters now, extrapolated from the last two readings, or from `began` and one; else the last."""
+        """The counters now, extrapolated from the last two readings, or from `began` and one reading; otherwise the
+        last reading.
+        """
         if len(self.readings) < (2 if self.previous_meter else 1):
             return self.last
         *before, (then, newest) = self.readings
@@ -89,10 +92,10 @@ class NodeAccount:
     def settle(self, counters: Counters) -> dict[str, Amount]:
         """The roles' new energy up to a reading. Energy is never invented.
 
-        Claims beyond the busy time of this reading were used earlier and reported late. They get spare energy of
-        earlier readings. Claims without energy are dropped. The energy of idle processors is nobody's.
+        Claims beyond the busy time of this reading belong to earlier work that was reported late. They get spare energy
+        of earlier readings. Claims without energy are dropped. No role gets the energy of idle processors.
         """
-        # The maximum of each counter, so that a reading older than the last adds nothing.
+        # The maximum of each counter, so that an older reading adds nothing.
         counters = Counters(*map(max, counters, self.last))
         shared, gpu, _, busy = map(operator.sub, counters, self.last)
         self.last = counters
@@ -147,7 +150,7 @@ class EnergyLedger:
         self._services: dict[str, Amount] = {}
         self._nodes: dict[str, NodeAccount] = {}
         self._cpu_seconds: dict[tuple[str, str, str], float] = {}
-        """Last CPU seconds by role, name and incarnation, longest silent first."""
+        """Last CPU seconds by role, name and incarnation. The oldest reports come first."""
 
     def report_process(self, stats: ProcessStats, uses_gpu: bool = False) -> None:
         """Record a process's CPU time, for its node's next reading. uses_gpu: it computes on accelerators."""
@@ -168,10 +171,10 @@ class EnergyLedger:
                 node.gpu_roles.add(role)
 
     def report_node(self, reading: NodeEnergy, *, meter: str) -> None:
-        """Record a meter's cumulative reading, and charge the node's processes for the time since the last one.
+        """Record a meter's cumulative reading, and charge the node's processes for the time since the last reading.
 
-        meter: identifies one life of the node's meter, as in `ProcessStats.incarnation`.
-        Raises ExhaustedError, and changes nothing, when there are too many machines with meters.
+        meter: identifies one life of the node's meter, as in `ProcessStats.incarnation`. Raises ExhaustedError, and
+            changes nothing, when there are too many machines with meters.
         """
         with self._lock:
             node = self._node(reading.node)
@@ -196,7 +199,7 @@ class EnergyLedger:
             return self._services.copy()
 
     def method(self) -> str:
-        """The method of measurement on one line. Nodes are named only if they differ."""
+        """The method of measurement, on one line. Nodes are named only if they differ."""
         with self._lock:
             methods = {name: node.method for name, node in self._nodes.items()}
         if len(set(methods.values())) <= 1:

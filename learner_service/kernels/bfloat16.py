@@ -1,8 +1,8 @@
 """Copies of weights for products of wide hidden layers in bfloat16 (linear.py). The weights stay float32.
 
 bfloat16 has the range of float32 and 8 bits of precision. GPUs, and processors with AVX512-BF16 or AMX, multiply
-bfloat16 faster and add the products in float32. A layer takes and returns float32. Its conversions cost less than a
-large product gains.
+bfloat16 faster and add the products in float32. The inputs and outputs of a layer are float32. With large products, the
+gain is larger than the cost of the conversions.
 
 The bias is added in float32, because torch's elementwise operations are slower in bfloat16.
 """
@@ -19,7 +19,7 @@ FEWEST_MULTIPLICATIONS = 2**23
 
 
 def is_large(rows: int, weight: Tensor) -> bool:
-    """Whether this many rows of inputs and a weight [..., units, inputs] are enough multiplications."""
+    """Whether this number of rows and a weight [..., units, inputs] give enough multiplications."""
     return rows * weight.shape[-2] * weight.shape[-1] > FEWEST_MULTIPLICATIONS
 
 
@@ -29,9 +29,9 @@ def is_wide(weight: Tensor) -> bool:
 
 
 class Bfloat16Weight:
-    """The bfloat16 copy of a weight. It is renewed when the weight has changed.
+    """The bfloat16 copy of a weight. It is renewed after each change of the weight.
 
-    vector: the vector that the weight is a view of (parameters.py). torch counts the changes of both separately.
+    vector: the vector that the weight is a view of (parameters.py). torch counts their changes separately.
     """
 
     def __init__(self, vector: Tensor) -> None:
@@ -45,7 +45,7 @@ class Bfloat16Weight:
     def of(self, weight: Tensor) -> Tensor:
         """The copy of this weight, bfloat16 of the same shape, without gradient."""
         if is_recording():
-            # A recording does not see when the weight changes.
+            # A recording does not notice a change of the weight.
             return weight.detach().to(torch.bfloat16)
         state = (weight.data_ptr(), weight._version, self._vector._version)
         if self._copy is None:

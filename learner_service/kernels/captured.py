@@ -10,20 +10,20 @@ from torch import Tensor
 
 from learner_service.batch import Batch, mapped
 
-# Calls before the capture. Libraries choose their algorithms and take their memory in the first ones.
+# Calls before the capture. In their first calls, libraries choose algorithms and allocate memory.
 _CALLS_BEFORE = 2
 
 
 def is_capturing() -> bool:
     """Whether the operations of this thread are being captured."""
-    # Layers ask this in each update. Only an initialized CUDA is asked further, which takes no time on a CPU.
+    # Layers call this in each update. CUDA is asked only if it is initialized, so that a CPU loses no time.
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
 
 
 def capture(
     function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor | Batch | None]
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """A function of the tensors of these inputs that repeats the operations that `function` makes with them.
+    """A function that repeats the operations of `function` with new tensors.
 
     function, inputs: as in `Recorded`, with tensors on a GPU. The tensors of later calls have the same shapes. The
         function must not read a number out of a tensor.
@@ -45,7 +45,7 @@ def capture(
     # Other threads may use the GPU in the meantime.
     with torch.cuda.graph(graph, stream=beside, capture_error_mode="thread_local"):
         results = function(*placed)
-    # The next repetition overwrites what the graph has made, but not memory from outside such as gradients.
+    # The next repetition overwrites the graph's own tensors, but not memory from outside, such as gradients.
     made = [result is not earlier for result, earlier in zip(results, before, strict=True)]
 
     def repeat(*tensors: Tensor) -> tuple[Tensor, ...]:

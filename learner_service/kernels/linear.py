@@ -2,12 +2,12 @@
 
 Matrix products take most of an update's time in 256-unit networks. On the CPU, torch computes float32 products with
 MKL. On AMD processors MKL does not use AVX-512, so large products go to oneDNN, which torch uses for convolutions. This
-halves the time of a 256 x 256 x 256 product on Zen 5. Small products stay with MKL, because oneDNN first looks up a
-kernel for each product. On Intel processors all products stay with MKL: updates take about a sixth less time than with
-oneDNN. Very sparse layers skip their zeros.
+halves the time of a 256 x 256 x 256 product on Zen 5. Small products stay with MKL, because oneDNN first searches a
+kernel for each product. On Intel processors all products stay with MKL, which makes updates about a sixth shorter. Very
+sparse layers skip their zeros.
 
-Callers see activations [B, units]. Sparse products read and write them column by column. The following layers keep
-this memory order, because a change of order takes half as long as a sparse product.
+Callers see activations [B, units]. Sparse products read and write them column by column. The following layers keep this
+memory order, because a change of order takes half as long as a sparse product.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ from learner_service.kernels.written_gradient import WrittenGradient, write
 
 # Number of multiplications above which a product counts as large (measured).
 _LARGE = 2**20
-# With at least this ratio of units to inputs, the weight gradient is computed transposed. With 64 rows, 5 inputs and
-# 2048 units this takes a sixth of the time.
+# With at least this ratio of units to inputs, the weight gradient is computed transposed. For 64 rows, 5 inputs and
+# 2048 units this reduces the time to a sixth.
 _FEW_INPUTS = 2
 # A product with at least this many outputs counts as large, even with few inputs.
 _MANY_OUTPUTS = 2**17
-# Number of weights from which a direct write of their gradient saves time.
+# Number of weights above which a direct write of their gradient saves time.
 _LARGE_WEIGHT = 2**15
 _CPUINFO = Path("/proc/cpuinfo")
 
@@ -54,7 +54,7 @@ def product(
 ) -> Tensor:
     """x W^T + b, with `relu` max(0, x W^T + b): float32[B, K], [N, K], [N] -> [B, N], without gradient.
 
-    x and W may be bfloat16, too. b and the result are float32 then.
+    x and W may both be bfloat16. Then b and the result are still float32.
     """
     if x.dtype == torch.bfloat16:
         y = functional.linear(x, weight).float()
@@ -96,8 +96,8 @@ def in_columns(x: Tensor) -> Tensor:
 
 
 def row_limits(*modules: nn.Module) -> list[int]:
-    """Numbers of rows from which a product of a dense layer is computed in another way, ascending; 2 among them."""
-    # A single row has no deviation, by which losses may divide.
+    """Numbers of rows above which a dense layer uses another product, ascending; 2 among them."""
+    # A single row has no standard deviation, and losses may divide by it.
     limits = {2}
     for layer in (layer for module in modules for layer in module.modules() if isinstance(layer, Linear)):
         units, inputs = layer.weight.shape
@@ -121,7 +121,7 @@ class Linear(nn.Linear):
     written: WrittenGradient | None = None
 
     def write_gradients(self) -> list[WrittenGradient]:
-        """From now on, write the gradient of a large weight into the present `weight.grad`."""
+        """Write the gradient of a large weight into the present `weight.grad` in later backward passes."""
         self.written = WrittenGradient(self.weight) if self.weight.numel() >= _LARGE_WEIGHT else None
         return [] if self.written is None else [self.written]
 
@@ -131,7 +131,7 @@ class Linear(nn.Linear):
         return [self.weight] if dense and bfloat16.is_wide(self.weight) else []
 
     def use_bfloat16(self, vector: Tensor) -> None:
-        """Multiply the wide weights in bfloat16 from now on. vector: the vector that the parameters are views of."""
+        """Multiply the wide weights in bfloat16 in later calls. vector: the vector that the parameters are views of."""
         self.bf16_weight = Bfloat16Weight(vector) if self.wide_weights() else None
 
     def forward(self, input: Tensor) -> Tensor:
@@ -175,7 +175,7 @@ def _dense(x: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = F
 
 
 def _in_columns(x: Tensor) -> bool:
-    # Every layer asks this, and `len` of a tensor takes ten times as long as its shape.
+    # Every layer calls this. `len` of a tensor is ten times as slow as its shape.
     return x.stride(0) == 1 and x.shape[0] > 1 and x.stride(1) == x.shape[0]
 
 

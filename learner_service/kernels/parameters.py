@@ -29,7 +29,7 @@ class FlatParameters:
         self.modules = modules
         parameters = [parameter for module in modules for parameter in module.parameters()]
         sizes = [parameter.numel() for parameter in parameters]
-        # A user's network may have parameters as NumPy makes them, in float64.
+        # A user's network may have float64 parameters, as NumPy makes them.
         self.vector = torch.cat([parameter.detach().flatten().float() for parameter in parameters])
         self.gradient = torch.zeros_like(self.vector)
         self.vector.grad = self.gradient
@@ -38,7 +38,7 @@ class FlatParameters:
             parameter.data, parameter.grad = values.view(parameter.shape), gradient.view(parameter.shape)
         layers = (layer for module in modules for layer in module.modules() if isinstance(layer, WritesGradients))
         self._written = [written for layer in layers for written in layer.write_gradients()]
-        # The parts of the gradient that autograd accumulates: all other parameters.
+        # The parts of the gradient that autograd accumulates: those of all other parameters.
         places = {id(written.parameter) for written in self._written}
         self._accumulated, start = [], 0
         for by_autograd, together in groupby(parameters, lambda parameter: id(parameter) not in places):
@@ -76,8 +76,8 @@ def clipping_divisor(parameters: Sequence[FlatParameters], max_norm: float) -> T
 class Adam:
     """Adam (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1) on flat parameters.
 
-    For a small network, torch.optim's overhead takes as long as the operation itself. Its step also uses tracer
-    variables that all threads share once the exporter is imported. Two learners in one process then raise KeyErrors.
+    For a small network, torch.optim's overhead is as long as the operation itself. Its step also uses tracer variables,
+    which all threads share after an import of the exporter. Two learners in one process then raise KeyErrors.
     """
 
     def __init__(self, parameters: FlatParameters, learning_rate: float, epsilon: float = EPSILON) -> None:
@@ -88,7 +88,7 @@ class Adam:
         self._moments: dict[str, Tensor] = {}
 
     def step(self, divisor: Tensor | None = None) -> None:
-        """Take one step with the parameters' gradient, divided by `divisor`, float32[]."""
+        """Make one step with the parameters' gradient, divided by `divisor`, float32[]."""
         vector, gradient = self._parameters.vector, self._parameters.gradient
         if not self._moments:
             moments = {name: torch.zeros_like(vector) for name in _MOMENTS}

@@ -1,11 +1,11 @@
 """Records the operations of a function of tensors once, and repeats them without Python and without autograd.
 
 Updates of small networks spend less time in arithmetic than in Python, in autograd's bookkeeping, and in waits for the
-interpreter lock. A dispatch mode sees each operation, also those of backward passes. TorchScript repeats them without
-the lock. The numbers are the same to the last bit, because the operations and their order are the same. On a GPU the
-operations are captured instead (captured.py).
+interpreter lock. A dispatch mode records each operation, also those of backward passes. TorchScript repeats them
+without the lock. The numbers are the same to the last bit, because the operations and their order are the same. On a
+GPU the operations are captured instead (captured.py).
 
-The operations must not depend on the values of tensors. `Recorded` tries out a recording before it uses it.
+The operations must not depend on the values of tensors. `Recorded` tests each recording before it uses it.
 """
 
 import logging
@@ -22,7 +22,7 @@ from learner_service.kernels.captured import capture, is_capturing
 
 _log = logging.getLogger(__name__)
 
-# Two numbers of rows have to be tried out, neither of them 1.
+# Two numbers of rows must be tested, neither of them 1.
 _FEWEST_ROWS = 3
 # Recordings of one function, for inputs of different shapes.
 _MOST_RECORDINGS = 4
@@ -43,12 +43,12 @@ def is_recording() -> bool:
 class Recorded:
     """A function that is recorded when it is first called with inputs of a shape. Call it on one thread.
 
-    function: takes tensors on `device`, batches of them, and None; returns tensors. It depends on nothing else
-        that changes, but for tensors that are changed in place, such as parameters, and for whether torch has one
-        thread or more. Python's numbers become constants.
-        It writes only to memory that it does not read before, such as gradients.
-    kind: of a number of rows. Numbers of one kind have the same operations and share a recording. By default each
-        number of rows has its own. Only for the CPU.
+    function: its arguments are tensors on `device`, batches of tensors, and None; it returns tensors. Other values that
+        it reads must not change, except tensors that are changed in place, such as parameters. It may also depend on
+        whether torch has one thread or more. Python's numbers become constants. It writes only to memory that it has
+        not read before, such as gradients.
+    kind: maps a number of rows to its kind. Numbers of one kind have the same operations and share a recording. By
+        default each number of rows has its own kind. Only for the CPU.
     device: the CPU by default.
     """
 
@@ -57,7 +57,7 @@ class Recorded:
     ) -> None:
         self._on_gpu = device is not None and device.type == "cuda"
         self._function, self._kind = function, kind
-        # By what the operations depend on; None for a recording that has failed.
+        # By the values that the operations depend on; None for a failed recording.
         self._recordings: dict[_Signature, Function | None] = {}
 
     def __call__(self, *inputs: Input) -> tuple[Tensor, ...]:
@@ -72,7 +72,7 @@ class Recorded:
 
     def _signature(self, inputs: Sequence[Input]) -> "_Signature":
         kind = self._kind
-        # With several threads some layers have other operations.
+        # With several threads, some layers use other operations.
         threads = torch.get_num_threads() > 1
         if kind is None:
             return (threads, *[None if x is None else (x.shape, x.dtype) for x in _leaves(inputs)])
@@ -81,12 +81,14 @@ class Recorded:
         )
 
     def _can_be_tried(self, inputs: Sequence[Input]) -> bool:
-        """Whether one row less is of the same kind, where several numbers of rows share a recording."""
+        """Whether a batch with one row less has the same kind, if several numbers of rows share a recording."""
         rows = {len(each) for each in _given(inputs) if each.ndim}
         return self._kind is None or all(n >= _FEWEST_ROWS and self._kind(n) == self._kind(n - 1) for n in rows)
 
     def _tried(self, inputs: Sequence[Input]) -> Function | None:
-        """A recording that gives the numbers of the function, also for one row less or for reversed rows; else None."""
+        """A tested recording. It gives the function's numbers, also for one row less or for reversed rows. Otherwise
+        None.
+        """
 
         def other(tensor: Tensor) -> Tensor:
             if not tensor.ndim:
@@ -102,40 +104,41 @@ class Recorded:
                 if not all(map(_are_close if self._on_gpu else torch.equal, repeat(*_given(example)), numbers)):
                     raise ValueError("its numbers differ")
         except Exception as error:
-            # torch may raise anything when an operation cannot be recorded.
+            # torch may raise any exception when an operation cannot be recorded.
             reason = f"{type(error).__name__}: {error}".strip().splitlines()[-1]
             _log.warning("torch %s: updates are not recorded, so they are slower: %s", torch.__version__, reason)
             return None
         return repeat
 
     def _captured(self, inputs: Sequence[Input]) -> Function:
-        # A failed capture may leave the GPU's memory in disorder. The recorder finds its causes before.
+        # A failed capture may leave the GPU's memory in an invalid state. The recorder finds the causes of failures
+        # first.
         with _Recorder(_given(inputs)):
             self._function(*inputs)
         return capture(self._function, inputs)
 
 
 def _are_close(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors differ by no more than a GPU's rounding, which may depend on the algorithm it chooses."""
+    """Whether two tensors differ only by a GPU's rounding, which may depend on its choice of algorithm."""
     return torch.allclose(one, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()), equal_nan=True)
 
 
 def record(function: Function, inputs: Sequence[Input]) -> Function:
-    """A function of the tensors of these inputs that repeats the operations that `function` makes with them.
+    """A function that repeats the operations of `function` with new tensors.
 
-    Raises ValueError when it reads a number out of a tensor, and other errors of torch.
+    Raises ValueError when `function` reads a number out of a tensor, and other errors of torch.
     """
     tensors = _given(inputs)
     with _Recorder(tensors) as recorder:
         results = [recorder.place(each) for each in function(*inputs)]
-    # Tensors from outside of the function become inputs, too. Otherwise TorchScript may compute with them only once.
+    # Tensors from outside of the function become inputs too. Otherwise TorchScript may compute with them only once.
     places, given = zip(*recorder.given, strict=True)
     own = [each.detach() for each in given[len(tensors) :]]
     repeat = _scripted(places, recorder.calls, results)
     # The recorder keeps all intermediate results.
     del recorder
-    # By default TorchScript compiles again at the second call, in order to fuse operations. On the CPU it fuses none.
-    # The first call decides this, by a setting of the whole process.
+    # By default TorchScript compiles again at the second call to fuse operations. On the CPU it fuses none. A setting
+    # of the whole process, read at the first call, decides this.
     usual = torch._C._jit_set_fusion_strategy([])
     try:
         repeat(*tensors, *own)
@@ -146,13 +149,13 @@ def record(function: Function, inputs: Sequence[Input]) -> Function:
 
 @dataclass(frozen=True)
 class _Place:
-    """Stands for a tensor in the arguments of a recorded call."""
+    """Replaces a tensor in the arguments of a recorded call."""
 
     number: int
 
 
 class _Call(NamedTuple):
-    """A recorded call. made: its results; None for one that is missing, such as a gradient that nobody asked for."""
+    """A recorded call. made: its results; None for a missing one, such as an unneeded gradient."""
 
     operation: Any
     arguments: tuple[Any, ...]
@@ -161,17 +164,17 @@ class _Call(NamedTuple):
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees all operations of its context, and gives each tensor a place.
+    """Records all operations of its context, and gives each tensor a place.
 
-    calls: the operations, in order. given: the tensors that no operation made, the inputs first. Views of tensors from
-        outside are such tensors, too: they are made once.
+    calls: the operations, in order. given: the tensors that no operation made, the inputs first. They include views of
+        outside tensors, which are made once.
     """
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[_Call] = []
         self._places: dict[int, _Place] = {}
-        # Keeps all tensors, so that none gets the identity of another one that is gone.
+        # Keeps all tensors, so that no tensor gets the identity of a deleted one.
         self._seen: list[Tensor] = []
         self._outside: set[_Place] = set()
         self.given = [(self._new(each), each) for each in inputs]
@@ -194,7 +197,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Sequence[Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default):
-            raise ValueError("a number is read out of a tensor")
+            raise ValueError("a number is read from a tensor")
         if func.is_view and all(map(self._is_outside, _flat((args, kwargs)))):
             return func(*args, **(kwargs or {}))
         arguments, options = _mapped((args, kwargs or {}), self.place)
@@ -214,7 +217,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _leaves(inputs: Sequence[Input]) -> list[Tensor | None]:
-    """Tensors and None of the inputs. torch's function for any tree takes longer than a small product."""
+    """Tensors and None of the inputs. torch's function for any tree is slower than a small product."""
     parts = (each.columns.values() if isinstance(each, Batch) else (each,) for each in inputs)
     return [tensor for part in parts for tensor in part]
 
@@ -224,7 +227,7 @@ def _given(inputs: Sequence[Input]) -> list[Tensor]:
 
 
 def _scripted(given: Sequence["_Place"], calls: Sequence["_Call"], results: Sequence["_Place"]) -> Any:
-    """A function of TorchScript, which repeats operations without the interpreter lock, as nothing else does."""
+    """A TorchScript function, the only form that repeats operations without the interpreter lock."""
     graph: Any = torch._C.Graph()
     values = {place: graph.addInput() for place in given}
 
@@ -264,7 +267,7 @@ def _scripted(given: Sequence["_Place"], calls: Sequence["_Call"], results: Sequ
 
 
 def _flat(tree: Any) -> Iterator[Any]:
-    """The leaves of an operation's arguments or results. torch's function for any tree takes longer."""
+    """The leaves of an operation's arguments or results. torch's function for any tree is slower."""
     if isinstance(tree, list | tuple | dict):
         for each in tree.values() if isinstance(tree, dict) else tree:
             yield from _flat(each)

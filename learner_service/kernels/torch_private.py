@@ -1,7 +1,7 @@
 """Fast private operations of torch, each with a public fallback for other versions of torch.
 
-A private operation is used only if it gives the same result as its fallback on a small example. Nothing runs at
-import, because processes are forked afterwards, and torch's threads do not survive a fork.
+A private operation is used only if it gives the same result as its fallback on a small example. Nothing runs at import,
+because processes are forked later, and torch's threads do not survive a fork.
 """
 
 import logging
@@ -25,7 +25,9 @@ _log = logging.getLogger(__name__)
 
 
 class AdamTensors(NamedTuple):
-    """What a step of Adam reads and changes, float32[parameters] each; step: its number from 1 on, float32[]."""
+    """The numbers that a step of Adam reads and changes, float32[parameters] each. step: the step's number, counted
+    from 1, float32[].
+    """
 
     vector: Tensor
     gradient: Tensor
@@ -42,13 +44,13 @@ The numbers are the step size and Adam's epsilon.
 
 
 def choose(private: F, public: F, works: Callable[[F], bool]) -> F:
-    """The private form of an operation if it works on a small example; else the public form."""
+    """The private form of an operation if it works on a small example, otherwise the public form."""
     try:
         if works(private):
             return private
         reason = "it gives different numbers"
     except Exception as error:
-        # torch may raise anything when the operation is missing or takes other arguments.
+        # torch may raise any exception when the operation is missing or has other arguments.
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
     name = getattr(private, "__name__", private)
     _log.warning("torch %s: %s is not used, so updates are slower: %s", torch.__version__, name, reason)

@@ -11,8 +11,8 @@ from torch import Tensor
 class WrittenGradient:
     """The memory of `parameter.grad`, for a layer that writes the gradient itself.
 
-    Between `begin` and `finish`, the layer's first backward pass takes the memory and fills it. All other gradients of
-    the parameter go through autograd, and `finish` adds them.
+    Between `begin` and `finish`, the layer's first backward pass acquires the memory and fills it. All other gradients
+    of the parameter go through autograd, and `finish` adds them.
     """
 
     def __init__(self, parameter: Tensor) -> None:
@@ -29,7 +29,7 @@ class WrittenGradient:
         self._free = True
 
     def acquire(self) -> Tensor | None:
-        """The memory, which the caller must fill completely; None when the gradient has to go through autograd."""
+        """The memory, which the caller must fill completely; None when the gradient must go through autograd."""
         free, self._free = self._free, False
         return self._place if free else None
 
@@ -51,7 +51,9 @@ class WritesGradients(Protocol):
     """A layer that writes gradients of its parameters itself."""
 
     def write_gradients(self) -> list[WrittenGradient]:
-        """From now on, write gradients into the present `grad` of the parameters. Returns one object for each."""
+        """Write gradients into the present `grad` of the parameters in later backward passes. Returns one object for
+        each parameter.
+        """
         ...
 
 

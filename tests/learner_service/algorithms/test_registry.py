@@ -97,7 +97,7 @@ def test_an_algorithm_from_outside_has_settings_of_its_own(monkeypatch: pytest.M
             "setting 'algorithm_args.n_step': expected a whole number of at least 1, got None",
         ),
         ("PatientDQN", {"n_step": 3}, "algorithm_args: the settings of algorithm own_algorithms:PatientDQN are --dqn."),
-        ("OfOtherSettings", {}, "its settings are no subclass of actorq.config.settings.Settings"),
+        ("OfOtherSettings", {}, "its settings are not a subclass of actorq.config.settings.Settings"),
     ],
 )
 def test_settings_that_an_algorithm_does_not_take_are_told_in_one_line(
@@ -131,9 +131,9 @@ def test_the_working_directory_is_looked_into(tmp_path: Path, monkeypatch: pytes
         ("own_algorithms:", "expected MODULE:NAME, got 'own_algorithms:'"),
         (
             "own_algorithms:NoAlgorithm",
-            "algorithm own_algorithms:NoAlgorithm is no algorithm: it lacks update, normalize, state, load_state",
+            "algorithm own_algorithms:NoAlgorithm is not an algorithm: it lacks update, normalize, state, load_state",
         ),
-        ("own_algorithms:NOT_A_CLASS", "is no algorithm: it is not a class"),
+        ("own_algorithms:NOT_A_CLASS", "is not an algorithm: it is not a class"),
     ],
 )
 def test_what_is_no_algorithm_is_told_in_one_line(path: str, message: str) -> None:
@@ -149,7 +149,7 @@ def test_what_is_no_algorithm_is_told_in_one_line(path: str, message: str) -> No
         ("ThatFails", "algorithm own_algorithms:ThatFails has failed: ZeroDivisionError: batches / 0"),
         (
             "Unfinished",
-            "own_algorithms:Unfinished is no algorithm: it lacks policy, batch_size, n_step, discount; "
+            "own_algorithms:Unfinished is not an algorithm: it lacks policy, batch_size, n_step, discount; "
             "see learner_service.algorithms.base.Algorithm",
         ),
     ],
