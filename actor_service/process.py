@@ -154,8 +154,9 @@ class ActorService(Service):
 
 
 def _arithmetic(weight_encoding: str) -> Arithmetic:
-    """The instructions that this processor computes exactly with the chosen encoding. Raises UserError if it computes
-    none.
+    """The instructions that this processor computes exactly with the chosen encoding.
+
+    Raises UserError if it computes none.
     """
     return arithmetic() if weight_encoding == "auto" else arithmetic().only(weight_encoding)
 

@@ -164,8 +164,9 @@ def _peaks(processes: Sequence[ProcessStats]) -> dict[str, float]:
 
 
 def _energy(energy: Energy) -> dict[str, Any]:
-    """The measured energy. Its values are None without a measurement, for example in a run shorter than the meter's
-    period.
+    """The measured energy.
+
+    Its values are None without a measurement, for example in a run shorter than the meter's period.
     """
     if energy.kwh <= 0:
         method = f"not measured ({energy.method.removeprefix('unavailable: ')})"

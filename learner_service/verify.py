@@ -68,10 +68,10 @@ def _evaluations(path: Path) -> Iterator[Finding]:
         yield counted
     if damaged:
         told = f"{damaged} damaged lines; {whole} evaluations are whole"
-        yield Finding(path.name, "damaged", told, f"the damaged lines move to {aside.name}, the others count")
+        yield Finding(path.name, "damaged", told, f"the damaged lines move to {aside.name}; the other lines are used")
     elif whole < synced:
         told = f"{synced - whole} of {synced} evaluations are missing at its end"
-        yield Finding(path.name, "damaged" if path.exists() else "missing", told, "the others count")
+        yield Finding(path.name, "damaged" if path.exists() else "missing", told, "the other evaluations are used")
     elif path.exists():
         yield Finding(path.name, "whole", f"{whole} evaluations")
 

@@ -60,7 +60,8 @@ def _sampler(squash: bool, spec: EnvironmentSpec, environments: int, rng: np.ran
 
 Sampler = Callable[[EnvironmentSpec, int, np.random.Generator], BehaviorPolicy]
 SAMPLERS: dict[str, Sampler] = {"clipped": partial(_sampler, False), "squashed": partial(_sampler, True)}
-"""The samplers of actions, by the name in `sampling` of the run's algorithm. Installed packages add samplers by entry
-points of the group `ENTRY_POINTS`.
+"""The samplers of actions, by the name in `sampling` of the run's algorithm.
+
+Installed packages add samplers by entry points of the group `ENTRY_POINTS`.
 """
 ENTRY_POINTS = "actorq.samplers"

@@ -178,8 +178,9 @@ def _single(
     limit: int,
     keywords: dict[str, Any],
 ) -> Callable[[], Environment]:
-    """Make one environment, with the user's wrappers and with actions of one array. Raises UserError when it cannot be
-    rendered.
+    """Make one environment, with the user's wrappers and with actions of one array.
+
+    Raises UserError when it cannot be rendered.
     """
     if any(isinstance(value, list | dict) for value in keywords.values()):
         keywords = fitting_keywords(origin.creator(), keywords)

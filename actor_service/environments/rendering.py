@@ -62,8 +62,9 @@ def draw_fast(model: Any) -> None:
 
 
 def _works(candidate: Mapping[str, str]) -> bool:
-    """Whether drawing works with these variables. Each candidate needs its own child process, because a process has
-    only one attempt.
+    """Whether drawing works with these variables.
+
+    Each candidate needs its own child process, because a process has only one attempt.
     """
     try:
         tried = subprocess.run(

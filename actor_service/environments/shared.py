@@ -55,8 +55,9 @@ class User:
 
 
 class _View(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """The shared environment for one user. Closing the view does not close the environment, which belongs to its
-    opener.
+    """The shared environment for one user.
+
+    Closing the view does not close the environment, which belongs to its opener.
     """
 
     def __init__(self, shared: SharedEnvironment, user: User) -> None:

@@ -70,8 +70,9 @@ class StepColumns:
         faults: tuple[Fault, ...] = (),
         infos: Sequence[Any] | None = None,
     ) -> Step:
-        """Count the step. `resets`: environments that this step only reset. `endings`: environments whose episode it
-        ended.
+        """Count the step. `resets`: environments that this step only reset.
+
+        `endings`: environments whose episode it ended.
 
         infos: each environment's info of the step; None from a library that does not report success.
         """

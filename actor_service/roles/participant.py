@@ -185,8 +185,9 @@ class Participant(ActorRole):
         self._work(self._spec, membership, self._uploader)
 
     def _set_share(self, steps: int) -> None:
-        """Apply a new limit of steps with one policy from the learner. Called on the uploader's thread. 0: the limit
-        from Join.
+        """Apply a new limit of steps with one policy from the learner.
+
+        Called on the uploader's thread. 0: the limit from Join.
         """
 
     def _report(self) -> ActorReport:

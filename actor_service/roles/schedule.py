@@ -59,8 +59,9 @@ class EvaluationSchedule:
         self._last_update, self._last_version = descriptor.learner_step, descriptor.version
 
     def ended(self, score: float | None) -> None:
-        """Record the score, if there is one. At the target, nothing is due until `try_again`, because the run should
-        end.
+        """Record the score, if there is one.
+
+        At the target, nothing is due until `try_again`, because the run should end.
         """
         if score is None:
             return
@@ -75,8 +76,9 @@ class EvaluationSchedule:
         self._lost_version = version
 
     def try_again(self) -> None:
-        """Make a lost version due again, because the learner republishes it. Also continue if the run continues at the
-        target.
+        """Make a lost version due again, because the learner republishes it.
+
+        Also continue if the run continues at the target.
         """
         self._lost_version = 0
         self._has_reached_target = False

@@ -71,8 +71,9 @@ class ActorStream:
             self.tell()
 
     def check_sent(self, sequence: int) -> None:
-        """Raise CorruptedError unless all sequences up to `sequence` were received. Answers again, because the last
-        answer may be lost.
+        """Raise CorruptedError unless all sequences up to `sequence` were received.
+
+        Answers again, because the last answer may be lost.
         """
         self.require_all_before(sequence + 1)
         self.changed.set()
@@ -155,9 +156,9 @@ class Credits:
         """Spend the credit of a received segment. Returns whether it has a reservation.
 
         Without a reservation, calls `store` when the segment gets one. The reservation then belongs to the intake,
-        which uses it for a stored segment and otherwise releases it.
-        size: returns the bytes of the segment. Raises ConflictError without credit, UnavailableError when too many
-            segments wait, and CorruptedError when an earlier segment is missing.
+        which uses it for a stored segment and otherwise releases it. size: returns the bytes of the segment.
+        Raises ConflictError without credit, UnavailableError when too many segments wait, and CorruptedError when an
+        earlier segment is missing.
         """
         if sequence > stream.credit:
             raise ConflictError(f"segment: expected a sequence with credit, at most {stream.credit}, got {sequence}")

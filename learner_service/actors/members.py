@@ -246,8 +246,9 @@ class Members:
 
 
 class Indexes:
-    """The held and free exploration indexes of a role, counted from 0. Acquiring and releasing is O(log n). Not
-    thread-safe.
+    """The held and free exploration indexes of a role, counted from 0. Acquiring and releasing is O(log n).
+
+    Not thread-safe.
     """
 
     def __init__(self) -> None:

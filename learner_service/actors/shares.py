@@ -16,9 +16,9 @@ class Shares:
     """The number of steps after which an actor waits for the next policy; 0 for the number that Join has sent.
 
     steps, actors: the number that Join sends, and the number of actors that it is for; steps 0 for runs that are not
-        synchronous.
-    segment: steps of a segment. A rollout is complete when all actors have sent their share. With a missing actor it
-        would never be complete, so the other actors collect the missing share too.
+        synchronous. segment: steps of a segment.
+    A rollout is complete when all actors have sent their share. With a missing actor it would never be complete, so the
+    other actors collect the missing share too.
     """
 
     def __init__(self, steps: int, actors: int, segment: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,8 +28,9 @@ class Shares:
         self.share = 0
 
     def update(self, present: Collection[str], away: Collection[str] = (), silent: Collection[str] = ()) -> int:
-        """The share, from the names of connected actors, of known other actors and of silent actors. Call once a
-        second.
+        """The share, from the names of connected actors, of known other actors and of silent actors.
+
+        Call once a second.
         """
         if not self._steps or not present or len(present) >= self._actors:
             if self.share and present:

@@ -15,8 +15,9 @@ from learner_service.replay import RateLimiter
 
 
 class Streams:
-    """All open streams, on the event loop. Actors have no credit before `admit`. refused_segments: number since
-    `admit`.
+    """All open streams, on the event loop.
+
+    Actors have no credit before `admit`. refused_segments: number since `admit`.
     """
 
     def __init__(self, storage: StorageThread) -> None:

@@ -106,8 +106,9 @@ class D4PG(GradientAlgorithm):
         return (batch.weights * cross_entropies).mean(), errors
 
     def _policy_loss(self, observations: Tensor) -> tuple[Tensor]:
-        """A loss whose gradient with respect to phi is -dJ/dphi, because clip_1(dQ/da) is a constant. The critic gets
-        no gradient.
+        """A loss whose gradient with respect to phi is -dJ/dphi, because clip_1(dQ/da) is a constant.
+
+        The critic gets no gradient.
         """
         squashed = self.policy.squashed(observations)
         actions = squashed.detach().requires_grad_()

@@ -92,8 +92,8 @@ class PPO(PolicyGradient):
     def _rows(self, steps: Batch) -> tuple[Batch, Tensor]:
         """The B transitions of trajectories on the device, and the entropies of the present policy, float32[B].
 
-        observations: [B, *policy_observation]. actions: in the form of `log_probabilities` of the policy. The others
-            are float32[B]: proximal, log pi_prox(a | s); weights, w; advantages; returns; values, V(s; phi_old).
+        observations: [B, *policy_observation]. actions: in the form of `log_probabilities` of the policy.
+        The others are float32[B]: proximal, log pi_prox(a | s); weights, w; advantages; returns; values, V(s; phi_old).
         """
         values = self.present_values(steps)
         targets = generalized_advantages(steps, values, self.discount, self._settings.gae_lambda)

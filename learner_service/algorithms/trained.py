@@ -52,8 +52,9 @@ class Minimizer:
         return self._online.gradient
 
     def step_with(self, differentiate: Callable[[], T]) -> T:
-        """Make one step with the gradient that a function writes to `parameters.gradient`. Returns the function's
-        result.
+        """Make one step with the gradient that a function writes to `parameters.gradient`.
+
+        Returns the function's result.
         """
         return self.step_together((self,), differentiate, self._max_gradient_norm)
 

@@ -173,8 +173,8 @@ class EnergyLedger:
     def report_node(self, reading: NodeEnergy, *, meter: str) -> None:
         """Record a meter's cumulative reading, and charge the node's processes for the time since the last reading.
 
-        meter: identifies one life of the node's meter, as in `ProcessStats.incarnation`. Raises ExhaustedError, and
-            changes nothing, when there are too many machines with meters.
+        meter: identifies one life of the node's meter, as in `ProcessStats.incarnation`.
+        Raises ExhaustedError, and changes nothing, when there are too many machines with meters.
         """
         with self._lock:
             node = self._node(reading.node)

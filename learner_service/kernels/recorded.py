@@ -86,8 +86,9 @@ class Recorded:
         return self._kind is None or all(n >= _FEWEST_ROWS and self._kind(n) == self._kind(n - 1) for n in rows)
 
     def _tried(self, inputs: Sequence[Input]) -> Function | None:
-        """A tested recording. It gives the function's numbers, also for one row less or for reversed rows. Otherwise
-        None.
+        """A tested recording. It gives the function's numbers, also for one row less or for reversed rows.
+
+        Otherwise None.
         """
 
         def other(tensor: Tensor) -> Tensor:

@@ -51,8 +51,9 @@ class WritesGradients(Protocol):
     """A layer that writes gradients of its parameters itself."""
 
     def write_gradients(self) -> list[WrittenGradient]:
-        """Write gradients into the present `grad` of the parameters in later backward passes. Returns one object for
-        each parameter.
+        """Write gradients into the present `grad` of the parameters in later backward passes.
+
+        Returns one object for each parameter.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Policy and critic networks. The graphs of the policies are published to the actors."""
+"""Policy and critic networks. The policies' graphs are published to the actors."""
 
 from learner_service.kernels.linear import Linear, mlp
 from learner_service.networks.categorical import CategoricalCritic, Support

@@ -50,9 +50,9 @@ class Support(nn.Module):
             p'_i = sum_j p_j [1 - |clip(R + gamma z_j, z_1, z_N) - z_i| / dz]_0^1
 
         probabilities: float32[B, N] of Z; returns, discounts: float32[B]. A discount of 0 puts all mass on R.
-        Returns float32[B, N]. Each moved value gives a share to both of its neighbors. Two scatter-adds take a tenth of
-        the time of the products of all pairs (B = 256, N = 51, one core). A GPU scatters in any order, so
-        two runs would have different numbers. A GPU therefore multiplies all pairs.
+        Returns float32[B, N]. Each moved value gives a share to both of its neighbors. Two scatter-adds are ten times
+        as fast as the products of all pairs (B = 256, N = 51, one core). A GPU scatters in any order, so two runs would
+        have different numbers. A GPU therefore multiplies all pairs.
         """
         moved = (returns.unsqueeze(1) + discounts.unsqueeze(1) * self.values).clamp_(self.lowest, self.highest)
         positions = moved.sub_(self.lowest).mul_(self._last / (self.highest - self.lowest)).clamp_(0, self._last)
@@ -60,7 +60,7 @@ class Support(nn.Module):
             atoms = torch.arange(self._last + 1, device=positions.device).unsqueeze(1)
             shares = (1.0 - (positions.unsqueeze(1) - atoms).abs()).clamp_(min=0.0)
             return (shares * probabilities.unsqueeze(1)).sum(2)
-        # The last value has no upper neighbor. It counts as the upper neighbor of the value below.
+        # The last value has no upper neighbor, so it counts as the upper neighbor of the value below.
         below = positions.floor().clamp_(max=self._last - 1)
         to_above = positions.sub_(below).mul_(probabilities)
         index = below.to(torch.int64)

@@ -1,4 +1,4 @@
-"""ReLU policies for continuous actions: the deterministic one of TD3, and the Gaussian of SAC."""
+"""ReLU policies for continuous actions: the deterministic policy of TD3, and the Gaussian policy of SAC."""
 
 import math
 from typing import Any, ClassVar
@@ -49,7 +49,7 @@ class GaussianPolicy(ContinuousPolicy):
     """tanh of a Gaussian with independent components (arXiv 1812.05905). A ReLU MLP gives means and deviations.
 
     forward: observations [B, *policy_observations] of the environment's dtype and standard normal noise float32[B, A]
-        -> actions float32[B, *action]. Without noise, or with zeros, the actions are those of the means.
+        -> actions float32[B, *action]. Without noise, or with noise of zeros, the actions are those of the means.
     """
 
     outputs_each = 2
@@ -62,7 +62,7 @@ class GaussianPolicy(ContinuousPolicy):
         return actions
 
     def with_greedy(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """The actions with noise and those without, from one pass through the layers."""
+        """The actions with noise and the actions without noise, from one pass through the layers."""
         mean, log_deviation = self._gaussian(observations)
         drawn = mean + log_deviation.exp() * noise
         return self.scale(torch.tanh(drawn)), self.scale(torch.tanh(mean))

@@ -24,7 +24,7 @@ _LOG_ROOT_2_PI = 0.5 * math.log(2 * math.pi)
 class SoftmaxPolicy(Torso):
     """A categorical distribution over discrete actions: pi(a | s) = softmax(logits(s))_a.
 
-    An action that a mask does not allow has a probability of 0.
+    An illegal action (see the mask) has a probability of 0.
 
     forward: observations [B, *policy_observations] of the environment's dtype -> logits float32[B, actions].
     """
@@ -77,12 +77,12 @@ class DiagonalGaussianPolicy(ContinuousPolicy):
     """A Gaussian of independent components. Its log standard deviation is a parameter that no observation changes.
 
     Values u are in units of half the range of actions, around its middle. The environment's action is the middle plus
-    half the range times clip(u, -1, 1), or tanh(u) with `squash`. The ratio of two policies' densities of an action is
-    that of their Gaussians at u, because the derivative of tanh cancels.
+    half the range times clip(u, -1, 1), or tanh(u) with `squash`. The ratio of two policies' densities of an action
+    equals the ratio of their Gaussians at u, because the derivative of tanh cancels.
 
     log_std: initial value of each component.
-    forward: observations [B, *policy_observations] of the environment's dtype
-        -> actions of the mean float32[B, *action] within their bounds, mean float32[B, A], log_std float32[B, A].
+    forward: observations [B, *policy_observations] of the environment's dtype -> actions of the mean float32[B,
+        *action] within their bounds, mean float32[B, A], log_std float32[B, A].
     """
 
     output_names: ClassVar[tuple[str, ...]] = (Role.ACTIONS, Role.MEAN, Role.LOG_STD)
@@ -130,10 +130,10 @@ class DiagonalGaussianPolicy(ContinuousPolicy):
 
 
 class PartwisePolicy(Torso):
-    """A distribution of actions with several discrete parts, each a softmax, and of continuous components beside them.
+    """A distribution of actions with several discrete parts, each a softmax, and with continuous components.
 
-    The parts are independent, given the observation, so logarithms of probabilities and entropies add up. Continuous
-    components are as those of `DiagonalGaussianPolicy`.
+    The parts are independent, given the observation, so logarithms of probabilities and entropies are sums. Continuous
+    components are as in `DiagonalGaussianPolicy`.
 
     forward: observations [B, *policy_observations] of the environment's dtype -> logits float32[B, choices of all
         parts]. With continuous components also what `DiagonalGaussianPolicy` returns.
@@ -150,7 +150,7 @@ class PartwisePolicy(Torso):
         self.scale = ActionScale(spec.continuous_part) if spec.components else None
         if spec.components:
             self.shared_log_std = nn.Parameter(torch.full((spec.components,), log_std))
-        # The first choice of each part within all choices.
+        # The first choice of each part within the choices of all parts.
         self.register_buffer("_starts", torch.tensor([0, *spec.sizes[:-1]]).cumsum(0), persistent=False)
 
     @property
@@ -163,7 +163,7 @@ class PartwisePolicy(Torso):
         return sum(spec.sizes) + spec.components
 
     def forward(self, observations: Observed) -> Any:
-        """Return the logits, and those of the continuous components."""
+        """Return the logits, and the outputs of the continuous components."""
         logits, mean = self._computed_parts(observations)
         if self.scale is None:
             return logits
@@ -223,14 +223,14 @@ class ValueNetwork(Torso):
 
 def _sum_of_columns(values: Tensor) -> Tensor:
     """float32[B, N] -> float32[B]."""
-    # A product, because the recorded gradient of a sum over columns works for one number of rows only.
+    # A product, because the recorded gradient of a sum over columns works for only one number of rows.
     return values.mm(torch.ones_like(values[:1]).t()).squeeze(1)
 
 
 class _Chosen(torch.autograd.Function):
     """Some columns of each row: int64[B, K], float32[B, N] -> float32[B, K].
 
-    The recorded gradient of torch's own operation works for one number of rows only (kernels/recorded.py).
+    The recorded gradient of torch's own operation works for only one number of rows (kernels/recorded.py).
     """
 
     @staticmethod

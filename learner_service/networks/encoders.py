@@ -1,4 +1,4 @@
-"""Encoders of observations of several arrays: one for each kind of leaf (actorq.domain.leaves)."""
+"""Encoders for observations of several arrays: one for each kind of leaf (actorq.domain.leaves)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,16 @@ from actorq.domain.leaves import Image, Leaf, places
 from actorq.domain.spaces import EnvironmentSpec
 from learner_service.kernels.linear import Linear, keep_fp32
 
-# What a choice that is not allowed is worth, beside its logit or value: far below all others.
+# Logit or value of an illegal choice: far below all others.
 NOT_ALLOWED = -1e8
-# Features of the numbers beside other arrays.
+# Number of features for the numbers in an observation of several arrays.
 _NUMBERS_FEATURES = 64
-# Most features of a category. Their number is a rule of thumb of fast.ai's library for tables.
+# Most features of a category. The number of features follows a rule of fast.ai's library for tables.
 _MOST_FEATURES = 64
 # Units, kernel and stride of each convolution, then the units of the linear layer.
 _NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512
 _SMALL = ((16, 3, 1),), 128
-# The smallest image of which the three convolutions leave anything.
+# The smallest image that is large enough for the three convolutions.
 _SMALLEST = 36
 
 Observed = Tensor | Mapping[str, Tensor]
@@ -29,7 +29,7 @@ class ChannelsFirst(nn.Module):
     """Transposes images: float32[B, height, width, channels] -> float32[B, channels, height, width]."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return a view: the values stay where they are, which is how convolutions want them."""
+        """Return a view. The values do not move, because convolutions are fastest with this memory order."""
         return images.permute(0, 3, 1, 2)
 
 
@@ -50,13 +50,13 @@ def image_layers(image: Image) -> tuple[nn.Module, int]:
 
 
 class Encoders(nn.Module):
-    """An encoder for each leaf. Their features follow each other; hidden layers come after them.
+    """An encoder for each leaf. Concatenates the features for the hidden layers.
 
-    Numbers get a linear layer of their own, which stays in float as a first layer does. Images get `image_layers`, and
-    categories an embedding.
+    Numbers get their own linear layer, which stays in float like a first layer. Images get `image_layers`, and
+    categories get an embedding.
 
-    own: encoders of the user for leaves by name, each with the number of its features.
-    forward: what `Leaves.encoded` returns -> float32[B, features].
+    own: the user's encoders for leaves, by name, each with the number of its features.
+    forward: the result of `Leaves.encoded` -> float32[B, features].
     """
 
     def __init__(self, spec: EnvironmentSpec, own: Mapping[str, tuple[nn.Module, int]] | None = None) -> None:
@@ -66,7 +66,7 @@ class Encoders(nn.Module):
         self.features = sum(features for _, features in made)
 
     def forward(self, leaves: Tensor | Sequence[Tensor]) -> Tensor:
-        """Return the features. A single leaf may be alone."""
+        """Return the features. A single leaf needs no list."""
         leaves = (leaves,) if isinstance(leaves, Tensor) else leaves
         found = [encode(leaf) for encode, leaf in zip(self.each, leaves, strict=True)]
         return found[0] if len(found) == 1 else torch.cat(found, 1)
@@ -82,10 +82,10 @@ def _encoder(spec: EnvironmentSpec, leaf: Leaf) -> tuple[nn.Module, int]:
 
 
 class Leaves:
-    """Takes the leaves out of observations.
+    """Extracts the leaves from observations.
 
-    Observations are packed, uint8[B, bytes] or stacks [B, K, bytes]; or what `unpacked` makes of them. The exported
-    graph has an input for each leaf, so all methods also take the inputs by name.
+    Observations are packed, uint8[B, bytes] or stacks [B, K, bytes], or are results of `unpacked`. The exported graph
+    has an input for each leaf, so all methods also accept the inputs by name.
     """
 
     def __init__(self, spec: EnvironmentSpec) -> None:
@@ -98,20 +98,20 @@ class Leaves:
     def unpacked(self, observations: Tensor) -> Tensor:
         """All leaves as numbers, float32[B, numbers], because updates with views of bytes cannot be recorded.
 
-        All of them are whole numbers that float32 holds, or float32.
+        All of them are float32, or whole numbers that float32 represents exactly.
         """
         found = [self._tensor(leaf, observations) for leaf in self._spec.leaves]
         return torch.cat([each.reshape(len(each), -1).to(torch.float32) for each in found], 1)
 
     def encoded(self, observations: Observed) -> list[Tensor]:
-        """The leaves that a policy computes with: float32, images as shares of 255 with stacks as channels.
+        """The leaves that a policy computes with, as float32. Images are divided by 255, with stacks as channels.
 
         Categories are int32[B].
         """
         return [self._float(leaf, self._tensor(leaf, observations)) for leaf in self._spec.encoded]
 
     def mask(self, observations: Observed) -> Tensor:
-        """Which choices are allowed, bool[B, choices]."""
+        """The mask of legal choices, bool[B, choices]."""
         assert self._spec.mask is not None
         mask = self._tensor(self._spec.mask, observations)
         return mask if mask.dtype == torch.bool else mask > 0
@@ -135,7 +135,7 @@ class Leaves:
         if leaf.kind != "image":
             return values
         if leaf.dtype == "uint8":
-            # A constant, and right before the first layer: there int8-static multiplies the bytes themselves.
+            # A constant right before the first layer: in this form int8-static multiplies the bytes themselves.
             values = values / 255
         if self._spec.frame_stack == 1:
             return values
@@ -152,7 +152,7 @@ def _shaped(values: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 class AllowedChoices:
-    """Lowers the values of choices that are not allowed to `NOT_ALLOWED`. No effect without a mask."""
+    """Lowers the values of illegal choices to `NOT_ALLOWED`. No effect without a mask."""
 
     def __init__(self, spec: EnvironmentSpec) -> None:
         self._leaves = Leaves(spec) if spec.mask is not None else None

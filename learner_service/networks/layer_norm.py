@@ -12,7 +12,8 @@ from learner_service.kernels.linear import Linear, keep_fp32
 from learner_service.networks.actions import ActionScale
 from learner_service.networks.observations import FeatureNetwork
 
-# Variance of the last layer's outputs for inputs of variance 1. A new policy thus acts in the middle of the range.
+# Variance of the last layer's outputs for inputs of variance 1. A new policy therefore acts near the middle of the
+# range.
 _NEAR_ZERO = 1e-4
 
 

@@ -1,4 +1,4 @@
-"""Normalizes observations to mean 0 and deviation 1 inside the networks, so that an actor needs only the graph."""
+"""Normalizes observations to mean 0 and deviation 1 inside the networks, so that actors need only the graph."""
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from actorq.domain.spaces import EnvironmentSpec
 
 # Lower bound of the deviation, so that the noise of a nearly constant component is not amplified.
 _SMALLEST_DEVIATION = 1e-4
-# Limit of normalized values: rare large values would dominate the others, most of all in quantized layers.
+# Limit of normalized values. Rare large values would dominate the others, most of all in quantized layers.
 _LIMIT = 10.0
 
 
@@ -18,7 +18,8 @@ class Normalizer(nn.Module):
 
     Bits and one-hot categories keep mean 0 and scale 1.
 
-    mean, scale: float32[*observation] of a frame, or [*vector] beside other arrays; published with the parameters.
+    mean, scale: float32[*observation] of a frame, or [*vector] in observations of several arrays; published with the
+        parameters.
     forward: float32[B, *observation], or float32[B, K, *observation] for stacked frames -> the same shape.
 
     All networks of an algorithm share one instance, so that their inputs always agree.

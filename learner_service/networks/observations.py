@@ -1,4 +1,4 @@
-"""The first step of every network, observations to float32, and the layers for observations that are no vectors."""
+"""The first step of every network, observations to float32, and the layers for observations that are not vectors."""
 
 import math
 from collections.abc import Sequence
@@ -17,10 +17,11 @@ from learner_service.networks.own_layers import ByName, Example, own_layers
 
 
 class Observations(nn.Module):
-    """To float32: bytes of images as shares of 255, other numbers normalized; flattened for a linear layer if asked.
+    """Observations as float32. Bytes of images are divided by 255, other numbers are normalized. Flattens if asked.
 
-    forward: [B, *policy_observations] of the environment's dtype -> float32[B, inputs], or of the same shape. Of
-        observations of several arrays: the list of them, for `Encoders`, or the only one that a policy computes with.
+    forward: [B, *policy_observations] of the environment's dtype -> float32[B, inputs], or of the same shape. For
+        observations of several arrays: the list of them, for `Encoders`. If a policy computes with only one array, that
+        array.
     """
 
     def __init__(self, spec: EnvironmentSpec, normalizer: Normalizer | None = None, flatten: bool = True) -> None:
@@ -29,23 +30,23 @@ class Observations(nn.Module):
         self._leaves = Leaves(spec) if spec.leaves else None
         self._are_several = need_encoders(spec)
         self._vector = next((i for i, leaf in enumerate(spec.encoded) if leaf.kind == "numbers"), None)
-        # Decided once, so that the exported graph has neither a cast nor a reshape where none is needed.
+        # Decided once, so that the exported graph has no needless cast or reshape.
         self._bytes = spec.image is not None and spec.observations.dtype == "uint8"
         self._cast = spec.observations.dtype != "float32"
-        # Channels last is how oneDNN's convolutions want them: an update of the Nature CNN takes three quarters of the
-        # time. The exported graph is the same.
+        # oneDNN's convolutions are fastest with channels last: an update of the Nature CNN is a quarter faster. The
+        # exported graph is the same.
         is_first = spec.image is not None and spec.image.layout == "channels-first"
         self._layout = torch.channels_last if is_first else torch.preserve_format
         self._flatten = flatten and len(spec.policy_observations.shape) != 1
 
     def forward(self, observations: Observed) -> Any:
-        """Return what the first layer takes."""
+        """Return the input of the first layer."""
         if self._leaves is not None:
             return self._of_leaves(self._leaves.encoded(observations))
         assert isinstance(observations, Tensor)
         x = observations.to(torch.float32, memory_format=self._layout) if self._cast else observations
         if self._bytes:
-            # A constant, and right before the first layer: there int8-static multiplies the bytes themselves.
+            # A constant right before the first layer: in this form int8-static multiplies the bytes themselves.
             x = x / 255
         if self.normalizer is not None:
             x = self.normalizer(x)
@@ -58,7 +59,7 @@ class Observations(nn.Module):
 
 
 class FeatureNetwork(nn.Module):
-    """A network whose own layers follow those of the user, if there are any.
+    """A network whose own layers follow the user's layers, if there are any.
 
     layers: the user's layers, with the number of their features.
     inputs: number of values that the network's own layers get from `seen`.
@@ -78,7 +79,7 @@ class FeatureNetwork(nn.Module):
 
 
 def has_images(spec: EnvironmentSpec) -> bool:
-    """Whether a policy sees images, alone or beside other arrays."""
+    """Whether a policy's observations are or contain images."""
     return spec.image is not None or any(leaf.kind == "image" for leaf in spec.leaves)
 
 
@@ -101,7 +102,7 @@ def hidden_layers(
 ) -> tuple[nn.Module, int]:
     """The layers before a head, with the number of their features.
 
-    They are an MLP, `layers` in its place, or an MLP after the encoders of several arrays.
+    They are an MLP, the given `layers` instead, or an MLP after the encoders of several arrays.
     """
     if layers is None:
         return mlp((input_size(spec), *hidden_sizes), activation), hidden_sizes[-1]
@@ -112,11 +113,13 @@ def hidden_layers(
 
 
 def feature_layers(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int] | None:
-    """Layers for what a linear one cannot take, and how many features they give; None where none are needed.
+    """Layers for observations that a linear layer cannot process, with the number of their features; None if not
+    needed.
 
-    They are the user's (`config.network`), encoders of several arrays, or convolutions for images. A new instance with
-    each call: policy, critics and targets have their own. forward: float32[B, *policy_observations] -> float32[B,
-    features]; of several arrays the list of them. Raises UserError when a user's function does not give such a module.
+    They are the user's layers (`config.network`), encoders of several arrays, or convolutions for images. Each call
+    makes a new instance, because policy, critics and targets need their own. forward: float32[B, *policy_observations]
+    -> float32[B, features]; for several arrays the list of them. Raises UserError when a user's function does not
+    return such a module.
     """
     if config.network is not None:
         return _whole_network(config.network, spec)
@@ -130,11 +133,11 @@ def feature_layers(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module,
 
 
 def _encoders(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
-    """An encoder for each array, the user's where there is one (`config.encoders`)."""
+    """An encoder for each array: the user's encoder if there is one (`config.encoders`)."""
     by_name = {leaf.name: leaf for leaf in spec.encoded}
     if unknown := sorted(config.encoders.keys() - by_name.keys()):
         known = ", ".join(by_name) or "one array without a name, for which --network makes layers"
-        raise UserError(f"encoders: {unknown[0]} is no array of an observation; expected one of {known}")
+        raise UserError(f"encoders: {unknown[0]} is not an array of an observation; expected one of {known}")
     own = {}
     for name, path in config.encoders.items():
         leaf = by_name[name]
@@ -145,7 +148,7 @@ def _encoders(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int]
 
 
 def _whole_network(path: str, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
-    """The user's layers for all of an observation."""
+    """The user's layers for a whole observation."""
     if not spec.leaves:
         return own_layers("network", path, spec, Example({"": spec.policy_observations.shape}))
     shapes = {leaf.name: spec.seen_shape(leaf) for leaf in spec.encoded}

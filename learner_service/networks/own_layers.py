@@ -1,4 +1,4 @@
-"""Layers that a user's function makes: for a whole observation (--network), or for one array of it (--encoders)."""
+"""Layers from a user's function: for a whole observation (--network), or for one array of it (--encoders)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from learner_service.kernels.linear import Linear, keep_fp32
 
 
 class ByName(nn.Module):
-    """A user's module that takes the arrays of an observation as a dict of their names."""
+    """A user's module whose argument is a dict of an observation's arrays by name."""
 
     def __init__(self, layers: nn.Module, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -30,9 +30,9 @@ class ByName(nn.Module):
 
 @dataclass(frozen=True)
 class Example:
-    """What a user's module takes.
+    """The input of a user's module.
 
-    shapes: of each array, without the batch, by name; "" for a module that takes one array alone.
+    shapes: of each array, without the batch, by name; "" for a module whose input is a single array.
     categories: whether there are categories, which are int32[B].
     """
 
@@ -61,14 +61,14 @@ class Example:
 def own_layers(what: str, path: str, given: Any, example: Example) -> tuple[nn.Module, int]:
     """The module that the function at MODULE:FUNCTION makes, and the number of its features.
 
-    what: the setting, for errors. given: the function's argument. example: what the module takes.
+    what: the setting, for errors. given: the function's argument. example: the module's input.
 
-    Raises UserError when the function fails, or when the module does not give float32[B, features], shares parameters
-    with another one, changes its buffers, or draws random numbers.
+    Raises UserError when the function fails. Also when the module does not return float32[B, features], shares
+    parameters with another module, changes its buffers, or draws random numbers.
     """
     make = load(path, what)
     if not callable(make):
-        raise UserError(f"{what}: {path} is no function: got {type(make).__name__}")
+        raise UserError(f"{what}: {path} is not a function: got {type(make).__name__}")
     try:
         layers, others = make(given), make(given)
     except Exception as error:
@@ -93,34 +93,36 @@ def own_layers(what: str, path: str, given: Any, example: Example) -> tuple[nn.M
 
 
 def _require_own_parameters(what: str, path: str, layers: nn.Module, others: nn.Module) -> None:
-    """Raise UserError when two networks would train the same parameters, and a target network follow at once."""
+    """Raise UserError when two networks share parameters: both would train them, and a target network would follow at
+    once.
+    """
     if not {*layers.parameters()}.isdisjoint(others.parameters()):
         raise UserError(
             f"{what}: {path} must make a new module with each call: the policy, the critics and the target networks "
-            "have layers of their own"
+            f"need their own layers"
         )
 
 
 def _require_constant_buffers(what: str, path: str, layers: nn.Module, before: Mapping[str, Tensor]) -> None:
-    """Raise UserError when use has changed the module's buffers: no target follows these, no checkpoint has them."""
-    # Of a network of which only the shapes are made there are no values to compare.
+    """Raise UserError when use has changed the module's buffers, because targets and checkpoints do not have them."""
+    # A network that was made only for its shapes has no values to compare.
     named = ((name, buffer) for name, buffer in layers.named_buffers() if not buffer.is_meta)
     changed = [name for name, buffer in named if not torch.equal(buffer, before[name])]
     if changed:
         raise UserError(
-            f"{what}: {path}: the module changes {', '.join(changed)} when it is used; what changes must be "
-            "parameters, so take LayerNorm in place of BatchNorm"
+            f"{what}: {path}: the module changes {', '.join(changed)} when it is used; only parameters may change, "
+            f"so use LayerNorm instead of BatchNorm"
         )
 
 
 def _require_equal_outputs(what: str, path: str, layers: nn.Module, example: Example) -> None:
-    """Raise UserError when the outputs for one batch differ: no checkpoint has torch's global generator."""
+    """Raise UserError when the outputs for one batch differ: checkpoints do not have torch's global generator."""
     with torch.no_grad():
         first, second = (layers(example.rows(32)) for _ in range(2))
     if not first.is_meta and not torch.allclose(first, second, rtol=0, atol=0, equal_nan=True):
         raise UserError(
-            f"{what}: {path}: the module's outputs for one batch differ from call to call; it must draw no random "
-            "numbers, so leave out Dropout"
+            f"{what}: {path}: the module's outputs for one batch differ from call to call; it must not draw random "
+            f"numbers, so remove Dropout"
         )
 
 

@@ -22,7 +22,7 @@ Precision = Literal["fp32", "bf16"]
 FP32: Precision = "fp32"
 # Instruction sets that multiply bfloat16 numbers.
 _INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
-# Speedup from which `auto` chooses bf16.
+# Speedup above which `auto` chooses bf16.
 _WORTHWHILE = 1.1
 _BUDGET_S = 0.1
 
@@ -64,14 +64,14 @@ def measure(shape: Shape, device: torch.device) -> Seconds:
             torch.cuda.synchronize(device)
         return time.perf_counter()
 
-    # With one CPU thread, CPU time leaves out other work on the machine.
+    # With one CPU thread, CPU time excludes other work on the machine.
     one_thread = device.type == "cpu" and torch.get_num_threads() == 1
     calls = {"fp32": partial(multiply, torch.float32), "bf16": partial(multiply, torch.bfloat16)}
     return Seconds(**time_calls(calls, _BUDGET_S, Clocks() if one_thread else Clocks(cpu=finished)))
 
 
 def has_instructions(device: torch.device) -> bool:
-    """Whether a device multiplies bfloat16 numbers by itself. A processor may do so and yet be faster in fp32."""
+    """Whether a device has instructions for bfloat16. A processor may have them and still be faster in fp32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported())
     found = torch.cpu.get_capabilities()
@@ -92,7 +92,8 @@ def use_precision(
     Returns the chosen precision. One log line gives the reason, unless the setting is fp32.
     """
     asked = config.learner.precision
-    # PyTorch's default on a GPU is TF32 for convolutions, which is less precise. This setting is the whole process's.
+    # On a GPU, PyTorch's default for convolutions is TF32, which is less precise. This setting affects the whole
+    # process.
     torch.backends.cudnn.allow_tf32 = asked != "fp32"
     if asked == "fp32":
         return "fp32"

@@ -16,8 +16,8 @@ class QNetwork(nn.Module):
     """Hidden layers and one head, or two dueling heads (arXiv 1511.06581, eq. 9).
 
     hidden_sizes: units of a ReLU MLP's layers.
-    layers: the user's layers in place of the MLP, with the number of their features.
-    forward: observations [B, *policy_observations] of the environment's dtype -> q_values float32[B, actions]. Of an
+    layers: the user's layers instead of the MLP, with the number of their features.
+    forward: observations [B, *policy_observations] of the environment's dtype -> q_values float32[B, actions]. For an
         action of several discrete parts: the values of each part, one after the other (arXiv 1711.08946).
     """
 

@@ -1,4 +1,4 @@
-"""Hidden layers with one linear head: what most policies and the value network are made of."""
+"""Hidden layers with one linear head: the base of most policies and of the value network."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class Torso(nn.Module):
     """Observations, hidden layers, and a linear head with `outputs(spec)` outputs.
 
     hidden_sizes: units of an MLP's layers. activation: a key of `ACTIVATIONS`, for the MLP.
-    layers: the user's layers or convolutions in place of the MLP, with the number of their features.
+    layers: the user's layers or convolutions instead of the MLP, with the number of their features.
     """
 
     def __init__(

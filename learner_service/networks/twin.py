@@ -1,7 +1,7 @@
 """The twin critics of TD3 and SAC: two critics of the same shape, computed together.
 
-With one thread each product is one of one critic. With more threads each product is one of both critics, where MKL
-computes them: it gives each thread a critic. The threads then meet half as often, and nothing has to be divided.
+With one thread, each product belongs to one critic. With more threads, a product covers both critics if MKL computes
+it, because MKL gives each thread a critic. The threads then synchronize half as often, and no product is split.
 """
 
 import math
@@ -52,7 +52,10 @@ class TwinCritic(FeatureNetwork):
         self._written: tuple[WrittenGradient | None, ...] = ()
 
     def write_gradients(self) -> list[WrittenGradient]:
-        """From now on, write all gradients into the present `grad` of the parameters. Returns one object for each."""
+        """Write all gradients into the present `grad` of the parameters in later backward passes.
+
+        Returns one object for each parameter.
+        """
         written = [WrittenGradient(parameter) for parameter in self.stacked]
         self._written = tuple(written)
         return written
@@ -62,7 +65,7 @@ class TwinCritic(FeatureNetwork):
         return [] if self.active else [weight for weight in self.stacked[2:-2:2] if bfloat16.is_wide(weight)]
 
     def use_bfloat16(self, vector: Tensor) -> None:
-        """Multiply the wide weights in bfloat16 from now on. vector: the vector that the parameters are views of."""
+        """Multiply the wide weights in bfloat16 in later calls. vector: the vector that the parameters are views of."""
         wide = {id(weight) for weight in self.wide_weights()}
         self.bf16_weights = tuple(
             Bfloat16Weight(vector) if id(weight) in wide else None for weight in self.stacked[::2]
@@ -73,7 +76,7 @@ class TwinCritic(FeatureNetwork):
         return self._values(torch.cat((self.seen(observations), actions), 1))
 
     def judge(self, observations: Tensor, actions: Tensor, critics: int = 2) -> Tensor:
-        """Values of the first one or both critics, float32[critics, B], with gradients for the actions only."""
+        """Values of the first critic or of both, float32[critics, B], with gradients only for the actions."""
         with torch.no_grad():
             features = self.seen(observations)
         return self._values(torch.cat((features, actions), 1), critics)
@@ -81,7 +84,8 @@ class TwinCritic(FeatureNetwork):
     def _values(self, x: Tensor, judges: int | None = None) -> Tensor:
         """The critics' values float32[critics, B] of inputs float32[B, K].
 
-        judges: number of critics to compute, without gradients for their parameters; None for both, with gradients.
+        judges: number of critics to compute, without gradients for their parameters; None for both critics, with
+            gradients.
         """
         # Looked up once, because each lookup takes a microsecond.
         stacked: list[Tensor] = list(self.stacked)
@@ -104,7 +108,7 @@ class TwinCritic(FeatureNetwork):
         return values
 
     def _are_together(self, parameters: Sequence[Tensor], copies: _Copies) -> bool:
-        """Whether each product is one of both critics."""
+        """Whether each product covers both critics."""
         return (
             torch.get_num_threads() > 1
             and len(parameters[0]) > 1
@@ -115,7 +119,7 @@ class TwinCritic(FeatureNetwork):
 
 
 def batched_mlps(x: Tensor, *parameters: Tensor, in_bfloat16: Sequence[bool] = ()) -> Tensor:
-    """Both MLPs with one batched product per layer, for GPUs and compiled code, where launches dominate the time."""
+    """Both MLPs with one batched product per layer, for GPUs and compiled code, where launch overhead dominates."""
     y = x.expand(len(parameters[0]), *x.shape)
     for layer, (weight, bias) in enumerate(zip(parameters[::2], parameters[1::2], strict=True)):
         y = y.relu() if layer else y
@@ -129,7 +133,8 @@ def batched_mlps(x: Tensor, *parameters: Tensor, in_bfloat16: Sequence[bool] = (
 def _forward(
     x: Tensor, active: Sequence[_Active], copies: _Copies, parameters: Sequence[Tensor]
 ) -> tuple[Tensor, list[Tensor], list[Tensor | None]]:
-    """Values, float32[critics, B], and what the backward pass needs: first all of critic 1, then all of critic 2.
+    """Values, float32[critics, B], and the tensors for the backward pass: first those of critic 1, then those of critic
+    2.
 
     These are the outputs of each hidden layer, float32[B, units], and its inputs in bfloat16; None in float32.
     """
@@ -157,7 +162,7 @@ def _of(copies: _Copies, layer: int, critic: int) -> Tensor | None:
 
 
 class _MLPs(torch.autograd.Function):
-    """Both MLPs as one autograd node, because on the CPU a node takes longer than its computation."""
+    """Both MLPs as one autograd node, because on the CPU a node's overhead is longer than its computation."""
 
     @staticmethod
     def forward(
@@ -219,7 +224,7 @@ def _forward_together(x: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, 
 
 
 class _MLPsTogether(torch.autograd.Function):
-    """As `_MLPs`, with each product of both critics. Dense, in float32."""
+    """As `_MLPs`, but each product covers both critics. Dense, in float32."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, written: Sequence[WrittenGradient | None], *parameters: Tensor) -> Tensor:

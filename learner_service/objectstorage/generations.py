@@ -1,6 +1,6 @@
 """The layout of a run in object storage: claims of volumes, generations of files, and their content.
 
-claims/NUMBER.json: the volume that may upload, from this number on. A volume has one claim; a higher one fences it.
+claims/NUMBER.json: the volume that may upload since this claim. A volume has one claim; a higher claim fences it.
 manifests/CLAIM-NUMBER.json: a generation: its files, as lists of parts. Written after its parts, never changed.
 objects/SHA256: a part of a file, named after its content.
 """
@@ -22,7 +22,7 @@ PART_BYTES = 8 * 2**20
 _MOST_MANIFEST_BYTES = 32 * 2**20
 _MOST_CLAIM_BYTES = 4096
 _FORMAT = 1
-# Relative paths of a run's files: no hidden ones, none outside the folder.
+# Relative paths of a run's files, without hidden files and files outside the folder.
 _PATH = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/){0,3}[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -31,8 +31,9 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 class Claim:
     """The right of a volume to upload a run.
 
-    volume: random name of the volume. lives, versions: learner processes and policy versions that were possible before
-    this volume had the run. Its own have higher numbers.
+    volume: random name of the volume.
+    lives, versions: highest numbers of learner processes and policy versions that may have existed before this volume
+        had the run. The volume's own numbers are higher.
     """
 
     volume: str
@@ -56,7 +57,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A generation: the parts of each file by its path in the run's folder, and the environment's resets before."""
+    """A generation: the parts of each file by its path in the run's folder, and the number of environment resets before
+    it.
+    """
 
     run_id: str
     files: Mapping[str, tuple[Part, ...]]
@@ -75,7 +78,7 @@ class Generations:
         self._store = store
         self.url = store.url
         self.left_some = False
-        """Whether objects were not removed, because the storage has refused it."""
+        """Whether the storage refused to remove some objects."""
 
     def newest_claim(self) -> tuple[int, Claim] | None:
         """The highest claim with its number; None when no run was uploaded here."""
@@ -91,10 +94,10 @@ class Generations:
         return number, claim
 
     def claim(self, number: int, claim: Claim) -> None:
-        """Take a run over. Raises ConflictError when another volume was first."""
+        """Claim a run for a volume. Raises ConflictError when another volume was faster."""
         if not self._store.create(f"claims/{number:08d}.json", encode_document(asdict(claim))):
             raise ConflictError(
-                f"{self.url}: another learner has just taken the run; two learners must not share a URL"
+                f"{self.url}: another learner has just claimed the run; two learners must not share a URL"
             )
 
     def manifests(self) -> list[str]:
@@ -127,7 +130,7 @@ class Generations:
         return part
 
     def content(self, parts: tuple[Part, ...]) -> Iterator[bytes]:
-        """The parts of a file. Raises NotFoundError or InvalidInputError for a missing, cut or changed one."""
+        """The parts of a file. Raises NotFoundError or InvalidInputError for a missing, truncated or changed part."""
         for part in parts:
             data = self._store.get(part.name, part.size)
             if (got := hashlib.sha256(data).hexdigest()) != part.sha256:
@@ -135,9 +138,10 @@ class Generations:
             yield data
 
     def keep_newest(self, keep: int) -> list[tuple[str, Manifest]]:
-        """The newest `keep` generations, oldest first. A damaged one counts as one without files.
+        """The newest `keep` generations, oldest first. A damaged generation counts as one without files.
 
-        Removes the others, and objects of none. Only the volume with the newest claim may call it.
+        Removes the other generations, and objects that belong to none. Only the volume with the newest claim may call
+        it.
         """
         names = self.manifests()
         newest: list[tuple[str, Manifest]] = []
@@ -152,12 +156,15 @@ class Generations:
         return newest
 
     def present(self, parts: set[Part]) -> set[Part]:
-        """Those parts that are still stored. A bucket's lifecycle rule may have removed some."""
+        """Those parts that are still stored. A lifecycle rule of the bucket may have removed some."""
         names = set(self._store.names("objects"))
         return {part for part in parts if part.sha256 in names}
 
     def remove(self, generations: Iterable[str], objects: Iterable[str]) -> None:
-        """Remove generations, then objects of no other generation. A refusal is logged; `keep_newest` tries again."""
+        """Remove generations, then the objects that no other generation has.
+
+        A refusal is logged; `keep_newest` tries again.
+        """
         try:
             self._store.delete(f"manifests/{name}" for name in generations)
             self._store.delete(objects)

@@ -1,4 +1,4 @@
-"""Writes the best policy to object storage at the end of a run, as `actorq export` writes it to a folder."""
+"""Writes the best policy to object storage at the end of a run, in the form of `actorq export`."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ class PolicyExport:
     def __init__(
         self, config: RunConfig, evaluations: Path, client: QuantizerClient, volume: Volume | None = None
     ) -> None:
-        """evaluations: the run's log. volume: with object storage. Raises UserError for a URL that cannot be used."""
+        """evaluations: the run's log. volume: with object storage. Raises UserError for an unusable URL."""
         self.url = ""
         self._config = config
         self._evaluations = evaluations
@@ -41,7 +41,10 @@ class PolicyExport:
             self._store = ObjectStore(url, config.checkpoint.object_storage_endpoint, "policy_export.url")
 
     def begin(self, run_id: str) -> None:
-        """Raise UserError when the URL has the policy of another run. Without a network the run begins all the same."""
+        """Raise UserError when the URL has the policy of another run.
+
+        If the storage is unreachable, the run begins anyway.
+        """
         if self._store is None:
             return
         try:
@@ -65,11 +68,11 @@ class PolicyExport:
     def write(self, environment: EnvironmentSpec, evaluation: Evaluation | None, timeout_s: float) -> None:
         """Write the best policy, or the newest if none has an evaluation. Gives up after `timeout_s` seconds.
 
-        evaluation: the newest one that counts. The quantizer may not have it yet. A failure is logged.
+        evaluation: the newest valid evaluation, which the quantizer may not have yet. A failure is logged.
         """
         if self._store is None:
             return
-        # A storage that hangs must not keep the learner from its end.
+        # A hanging storage must not prevent the end of the learner.
         thread = threading.Thread(target=self._attempt, args=(self._store, environment, evaluation), daemon=True)
         thread.start()
         thread.join(timeout_s)
@@ -97,7 +100,7 @@ class PolicyExport:
         policy = self._client.get(scheme, best.version)
         self._require_own(store, policy.descriptor.run_id)
         if self._volume is not None:
-            # The learner that has gone on with the run exports its own policy.
+            # The learner that continues the run exports its own policy.
             with contextlib.suppress(UnavailableError):
                 self._volume.check(policy.descriptor.run_id)
         description = describe(_MODEL, policy, best, environment, self._config.algorithm, evaluated)

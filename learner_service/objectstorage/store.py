@@ -56,8 +56,8 @@ class ObjectStore:
         """Write an object unless it exists. Returns False when a writer of other data was first."""
         with self._one_line(), contextlib.suppress(self._errors.AlreadyExistsError):
             self._obstore.put(self._store, name, data, use_multipart=False, mode="create")
-        # Some services ignore the condition, and the last writer wins. An object that exists may be ours, from an
-        # attempt whose answer was lost. So each writer reads the object again. A longer one is another's.
+        # Some services ignore the condition, and the last writer wins. An existing object may be ours, from an attempt
+        # whose answer was lost. So each writer reads the object again. A longer object belongs to another writer.
         with contextlib.suppress(InvalidInputError):
             return self.get(name, len(data)) == data
         return False
@@ -77,7 +77,7 @@ class ObjectStore:
         return sorted(path.removeprefix(f"{folder}/") for path in paths)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects. A missing one is no error."""
+        """Delete objects. A missing object is not an error."""
         if paths := list(names):
             with self._one_line(), contextlib.suppress(FileNotFoundError):
                 self._obstore.delete(self._store, paths)
@@ -94,7 +94,7 @@ class ObjectStore:
 
 
 def _reason(text: str) -> str:
-    """The cause in the text of an error: the service's code, else the end of the first paragraph."""
+    """The cause in an error's text: the service's code, otherwise the end of the first paragraph."""
     if code := _CODE.search(text):
         return f"the service answers {code[1]}"
     first = " ".join(text.partition("\n\n")[0].split())

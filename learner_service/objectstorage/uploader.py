@@ -1,4 +1,4 @@
-"""Uploads the newest checkpoint on a thread of its own. Training never waits for it, and no failure ends the run."""
+"""Uploads the newest checkpoint on its own thread. Training never waits for it, and no failure ends the run."""
 
 import contextlib
 import logging
@@ -24,7 +24,7 @@ _FILES = (
     *(RUN_FILE, copy_of(Path(RUN_FILE)).name, "published.json", "environment.json", "environment.copy.json"),
     *("outcome.json", "outcome.copy.json", "evaluations.jsonl"),
 )
-# The order matters. The rows change while they are read, and the checksums of segments find out which. The table of
+# The order matters. Rows change while they are read, and the segments' checksums detect the changed ones. The table of
 # sequences must not be newer than the directory of segments, or lost segments would count as stored.
 _REPLAY = ("sequences.previous.json", "sequences.json", "directory.bin")
 
@@ -32,7 +32,7 @@ _REPLAY = ("sequences.previous.json", "sequences.json", "directory.bin")
 class Uploader:
     """Uploads generations of a volume. At most one upload waits; the newest checkpoint replaces an older one.
 
-    before: called on the thread before each upload, to bring files up to date. Its failure does not stop the upload.
+    before: called on the thread before each upload, to update files. Its failure does not stop the upload.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Uploader:
     ) -> None:
         self._volume = volume
         self._run_id = run_id
-        # At least two, so that a reader can finish the one that it has begun.
+        # At least two, so that a reader can finish with the generation that it has begun.
         self._keep = max(2, config.keep)
         self._replay = config.object_storage_replay
         self._before = before
@@ -58,12 +58,12 @@ class Uploader:
         self._stored: set[Part] = set()
         self._generations: list[tuple[str, Manifest]] = []
         self._uploaded_at = clock()
-        # Resets of the run at the newest generation with a checkpoint; -1 before the first.
+        # Resets of the run at the newest generation with a checkpoint; -1 before the first such generation.
         self._had_checkpoint = -1
         self.failures = 0
         """Failed attempts since this process started."""
         self.conflict: ConflictError | None = None
-        """Tells that another learner has the run now. Then nothing is uploaded any more."""
+        """Set when another learner has the run. Then nothing is uploaded any more."""
         self._failing = False
         self._thread = threading.Thread(target=self._run, name="uploader", daemon=True)
 
@@ -137,7 +137,7 @@ class Uploader:
         except (ActorQError, OSError) as error:
             _log.info("the best policy is not uploaded yet: %s", error)
         at = self._clock()
-        # Otherwise damaged copies would soon replace all whole ones.
+        # Otherwise damaged copies would soon replace all whole copies.
         require_whole_documents(self._volume.directory)
         resets = self._volume.resets
         files = self._read()
@@ -151,12 +151,12 @@ class Uploader:
         before = self._generations
         retained = [each for each in before if each[1].resets == resets][1 - self._keep :]
         self._generations = [*retained, (name, manifest)]
-        # Also what failed attempts have stored.
+        # Includes the parts that failed attempts have stored.
         unused, self._stored = self._stored - self._needed(), self._stored & self._needed()
         generations.remove((each[0] for each in before if each not in retained), (part.name for part in unused))
 
     def _require_whole(self, files: Mapping[str, object], resets: int) -> None:
-        """Raise UnavailableError for lost files. Otherwise a generation without progress would be the newest one."""
+        """Raise UnavailableError for lost files. Otherwise a generation without progress would become the newest."""
         has_checkpoint = any(name.startswith("checkpoints/") for name in files)
         if RUN_FILE not in files or (self._had_checkpoint == resets and not has_checkpoint):
             raise UnavailableError(f"{self._volume.directory} has lost files of the run")
@@ -167,7 +167,7 @@ class Uploader:
         return {part for _, manifest in self._generations for part in manifest.parts}
 
     def _read(self) -> dict[str, tuple[Part, ...]]:
-        """Store the parts of all files. A checkpoint stays readable here also when the learner removes it meanwhile."""
+        """Store the parts of all files. A checkpoint stays readable even if the learner removes it meanwhile."""
         root = self._volume.directory
         names = [name for name in _FILES if (root / name).exists()]
         names += [f"{BEST_POLICY}/{path.name}" for path in sorted((root / BEST_POLICY).glob("[!.]*"))]

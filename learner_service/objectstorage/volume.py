@@ -1,4 +1,4 @@
-"""Brings a volume and object storage together before the learner starts: refuses another run, restores a lost one."""
+"""Synchronizes a volume with object storage before the learner starts: refuses another run, restores a lost run."""
 
 import logging
 import os

@@ -36,11 +36,11 @@ def fingerprint(policy: nn.Module, examples: Mapping[str, Tensor]) -> str:
     """A digest of the torch calls in a forward pass, and of their tensors.
 
     policy: on the CPU, in eval mode. examples: its inputs, by name and in order.
-    Parameters and buffers count with name, shape and dtype. All other tensors count with their values. So the digest
-    stays the same while the policy trains, and changes with its code, layers or constants.
+    Parameters and buffers count with name, shape and dtype. All other tensors count with their values. So training does
+    not change the digest, but changes of code, layers or constants do.
 
     Raises the policy's own errors, and TypeError when it calls a torch function without a name. Raises RuntimeError or
-    TypeError for a tensor without bytes, such as a sparse one.
+    TypeError for a tensor without bytes, such as a sparse tensor.
     """
     named = {**examples, **policy.state_dict(keep_vars=True)}
     names = {id(tensor): name for name, tensor in named.items()}
@@ -68,9 +68,9 @@ def fingerprint(policy: nn.Module, examples: Mapping[str, Tensor]) -> str:
 def cached_policy_graph(
     path: Path, policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, greedy: bool
 ) -> PolicyGraph:
-    """The policy's graph: written if possible, else read from the file, else exported and cached.
+    """The policy's graph: written if possible, otherwise read from the file, otherwise exported and cached.
 
-    A damaged file and one of another policy are replaced, which is logged. Raises as `export_policy_graph`.
+    A damaged file, or the file of another policy, is replaced and logged. Raises as `export_policy_graph`.
     """
     try:
         return graph_by(write_graph, policy, spec, takes_noise, greedy)
@@ -96,7 +96,7 @@ def _read(path: Path, key: str) -> bytes | None:
     except FileNotFoundError:
         return None
     except (InvalidInputError, UnreadableError) as error:
-        # It saves time alone.
+        # The file only saves time.
         _log.warning("%s; the graph is exported again", error)
         return None
     if not key or values.get("key") != key:

@@ -33,7 +33,7 @@ class Nodes:
         self.written: list[onnx.NodeProto] = []
         self.constants: dict[str, onnx.TensorProto] = {}
         self.used: set[str] = set()
-        """Tensors that a node reads."""
+        """Tensors that are inputs of a node."""
         # By identity. The caller keeps all of them alive.
         self._names = {id(tensor): name for name, tensor in named.items()}
 
@@ -70,7 +70,7 @@ class Nodes:
         if call.result is not call.arguments[0]:
             _OPERATIONS[call.name](self, call)
         else:
-            # A call such as `to` returns its argument when there is nothing to convert.
+            # A call such as `to` returns its argument when no conversion is necessary.
             require(call.name in _MAY_RETURN_THEIR_ARGUMENT, f"{call.name} in place")
 
 
@@ -187,7 +187,7 @@ def _layer_norm(nodes: Nodes, call: Call) -> None:
 
 
 _TENSOR, _FUNCTIONAL = "torch.Tensor.", "torch.nn.functional."
-# Queries that need no node. If the graph depends on their result, the graph for another number of rows differs.
+# Queries that need no node. If the graph depends on their result, it differs for another number of rows.
 _SHAPES = {_TENSOR + name for name in ("__len__", "size", "dim", "numel", "stride", "is_floating_point")}
 _MAY_RETURN_THEIR_ARGUMENT = {_TENSOR + name for name in ("to", "flatten", "reshape")}
 _OPERATIONS: dict[str, _Write] = {

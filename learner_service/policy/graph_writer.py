@@ -29,8 +29,8 @@ _ROWS = (5, 7)
 def write_graph(policy: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str]) -> onnx.ModelProto:
     """The graph of a policy, with its parameters as graph inputs under their names.
 
-    policy: a copy on the CPU in eval mode. This function changes its parameters.
-    inputs: example rows, by name and in order; the graph takes any number of rows. outputs: names of the outputs.
+    policy: a copy on the CPU in eval mode. This function changes its parameters. inputs: example rows, by name and in
+        order; the graph accepts any number of rows. outputs: names of the outputs.
     The graph is written twice, with different rows, numbers of rows and parameters. Raises UnknownOperationError when
     the two graphs differ, and when a torch call is not in the table.
     """
@@ -52,7 +52,7 @@ def _write(policy: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str],
         for tensor in parameters.values():
             tensor.uniform_(-1.0, 1.0, generator=generator)
     examples = {
-        # Integers are categories, of which two are enough.
+        # Integers are categories. Two different values are enough.
         name: torch.rand((rows, *each.shape[1:]), generator=generator)
         .mul(2 if each.dtype == torch.int32 else 255)
         .to(each.dtype)

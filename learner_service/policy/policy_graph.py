@@ -1,4 +1,4 @@
-"""Turns a policy module once into an ONNX graph without weights, and snapshots its weights for each version."""
+"""Exports a policy module once as an ONNX graph without weights, and copies its weights for each version."""
 
 import contextlib
 import copy
@@ -30,7 +30,10 @@ _Make = Callable[[nn.Module, dict[str, Tensor], list[str]], onnx.ModelProto]
 
 
 def data_inputs(spec: EnvironmentSpec, takes_noise: bool) -> dict[str, ArraySpec]:
-    """The inputs of a policy, by name and in order. A policy may take noise for each component of an action."""
+    """The inputs of a policy, by name and in order.
+
+    A policy may have noise for each component of an action as an input.
+    """
     inputs = dict(spec.policy_observations.inputs)
     if takes_noise:
         inputs[Role.NOISE] = ArraySpec((math.prod(spec.actions.shape),), "float32")
@@ -50,7 +53,7 @@ def calibration_batch(
 
 
 def with_a_row(observations: NDArray[Any], spec: EnvironmentSpec) -> NDArray[Any]:
-    """Observations [B, *policy_observation]; when B is 0, one of zeros, with all choices allowed."""
+    """Observations [B, *policy_observation]. If B is 0: one observation of zeros, with all choices legal."""
     if len(observations):
         return observations
     seen = spec.policy_observations
@@ -63,12 +66,12 @@ def with_a_row(observations: NDArray[Any], spec: EnvironmentSpec) -> NDArray[Any
 def export_policy_graph(
     policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool = False, greedy: bool = False
 ) -> PolicyGraph:
-    """The graph of `policy`, with every parameter and buffer as a graph input of its own name.
+    """The graph of `policy`. Every parameter and buffer is a graph input with its own name.
 
-    takes_noise: the policy takes noise as its second input.
-    greedy: the graph of a stochastic policy has a second output, the actions without noise. No effect on others.
+    takes_noise: the second input of the policy is noise. greedy: the graph of a stochastic policy has a second output,
+        the actions without noise. No effect on other policies.
     Raises RuntimeError when the exporter has folded a parameter into a constant, because later versions cannot replace
-    it. Raises UserError when a stochastic policy needs `with_greedy` and has no such method.
+    it. Raises UserError when a stochastic policy needs `with_greedy` and lacks it.
     """
     try:
         return graph_by(write_graph, policy, spec, takes_noise, greedy)
@@ -77,7 +80,9 @@ def export_policy_graph(
 
 
 def graph_by(make: _Make, policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, greedy: bool) -> PolicyGraph:
-    """The same graph, made in one way: by `write_graph` in milliseconds if it can, or by `export_graph` in seconds."""
+    """The same graph, made in one way: with `write_graph` in milliseconds if possible, or with `export_graph` in
+    seconds.
+    """
     acted = as_acted(policy, spec, takes_noise and greedy)
     signature = _signature(policy, spec, takes_noise, takes_noise and greedy)
     model = make(acted, example_inputs(spec, takes_noise), [port.name for port in signature.outputs])
@@ -89,7 +94,7 @@ def graph_by(make: _Make, policy: nn.Module, spec: EnvironmentSpec, takes_noise:
 def as_acted(policy: nn.Module, spec: EnvironmentSpec, greedy: bool) -> nn.Module:
     """A copy of a policy as actors run it: on the CPU, in eval mode, with plain layers.
 
-    Of observations of several arrays the forward pass takes each as an argument, in the order of `data_inputs`.
+    With observations of several arrays, each array is an argument of the forward pass, in the order of `data_inputs`.
     greedy: the forward pass is `with_greedy`, with its second output. Raises UserError without such a method.
     """
     copied = copy.deepcopy(policy).to("cpu").eval()
@@ -102,7 +107,7 @@ def as_acted(policy: nn.Module, spec: EnvironmentSpec, greedy: bool) -> nn.Modul
         if both is None:
             raise UserError(
                 "dynamic_capacity needs a stochastic policy with a method with_greedy(observations, noise) that "
-                f"returns the actions with noise and those without; {type(policy).__name__} has none"
+                f"returns the actions with noise and the actions without noise; {type(policy).__name__} has none"
             )
         copied.forward = both
     if spec.leaves:
@@ -148,7 +153,7 @@ def export_graph(policy: nn.Module, inputs: dict[str, Tensor], outputs: list[str
     rows: tuple[Any, ...] = tuple({0: torch.export.Dim("batch")} for _ in inputs)
     if any(each.kind is each.VAR_POSITIONAL for each in inspect.signature(policy.forward).parameters.values()):
         rows = (rows,)
-    # The exporter prints its progress, and warns about packages that are not used here.
+    # The exporter prints its progress, and warns about unused packages.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)

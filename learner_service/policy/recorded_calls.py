@@ -32,7 +32,8 @@ def record(policy: nn.Module, examples: Mapping[str, Tensor]) -> tuple[list[Call
     """
     recorder = _Recorder()
     with torch.no_grad():
-        # The first pass of a process also tries out operations (kernels/torch_private.py), which are not the policy's.
+        # The first pass of a process also tests operations (kernels/torch_private.py), which do not belong to the
+        # policy.
         policy(*examples.values())
         with recorder:
             outputs = policy(*examples.values())

@@ -1,8 +1,8 @@
 """Fake quantization: the layers of a policy in training compute the same rounded results as in the actors.
 
 A fidelity report names the quantized layers. Their scheme (actorq.quantization) defines the computation of each layer,
-on the same graph. So training also follows the fidelity gate when it puts more layers in float, and the quantizer when
-it removes dead units.
+on the same graph. So training also follows the fidelity gate's layers in float, and the quantizer's removal of dead
+units.
 """
 
 import logging
@@ -29,8 +29,8 @@ class FakeQuantization:
 
     policy: any module. graph: its exported graph.
 
-    Layers are found by name. They must be linear layers or convolutions of torch.nn. Parameters stay as they are, and
-    nothing changes outside of `applied`. So checkpoints, snapshots and exported graphs are those of the float policy.
+    Layers are found by name. They must be linear layers or convolutions of torch.nn. Parameters stay unchanged, and
+    nothing changes outside of `applied`. So checkpoints, snapshots and exported graphs contain the float policy.
     """
 
     def __init__(self, policy: nn.Module, graph: PolicyGraph) -> None:
@@ -40,7 +40,7 @@ class FakeQuantization:
         self._scheme = ""
         # Storage of the quantized layers' weights, by layer name.
         self._held: dict[str, str] = {}
-        # Key of the live units that the present forms belong to; None for all units.
+        # Key of the live units for the present forms; None for all units.
         self._left: bytes | None = None
 
     @property
@@ -49,7 +49,7 @@ class FakeQuantization:
         return tuple(self._layers)
 
     def follow(self, scheme: str, layers: Sequence[LayerReport]) -> None:
-        """From now on, quantize these layers as in an emitted policy of `scheme`. Call `calibrate` next.
+        """Quantize these layers as in an emitted policy of `scheme`. Call `calibrate` next.
 
         Layers that cannot be quantized here stay in float. The log names them.
         """
@@ -62,7 +62,7 @@ class FakeQuantization:
                 self._layers[name] = StraightThrough(module, form)
             else:
                 _log.warning(
-                    "layer %s is trained in float: the actors' policy has it as %s of scheme %s, but it is %s here",
+                    "layer %s is trained in float: it is %s of scheme %s in the actors' policy, but %s here",
                     *(name, held, scheme, type(module).__name__ if module is not None else "no module"),
                 )
 
@@ -80,7 +80,7 @@ class FakeQuantization:
         if (left := None if live is None else live.key) != self._left:
             self._left, forms = left, self._forms(live)
             for name, layer in self._layers.items():
-                # A layer that is now too narrow for its scheme keeps its form until a report has it in float.
+                # A layer that is now too narrow for its scheme keeps its form until a report names it as a float layer.
                 layer.form = forms.get(name, layer.form)
         remaining = remaining_units(live, device)
         for name, layer in self._layers.items():
@@ -92,7 +92,7 @@ class FakeQuantization:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Quantize the policy's layers within this context. Only gradients may change the weights meanwhile."""
-        # An attribute of the instance hides the method of its class until it is deleted.
+        # An attribute of the instance hides the method of its class until the attribute is deleted.
         for layer in self._layers.values():
             layer.forget()
             layer.module.forward = layer.forward  # type: ignore[method-assign, assignment]
@@ -104,7 +104,7 @@ class FakeQuantization:
 
     @cached_property
     def _compactor(self) -> Compactor:
-        # Made when the first layer is quantized, because most runs have none.
+        # Made with the first quantized layer, because most runs have none.
         return Compactor(Graph.parse(self._source))
 
     def _forms(self, live: LiveUnits | None) -> Mapping[str, TrainingForm]:

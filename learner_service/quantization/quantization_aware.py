@@ -1,8 +1,8 @@
 """Quantization-aware training: after a set share of the run, updates use the policy as its actors run it.
 
 Every forward pass of the trained policy is fake-quantized. This includes passes that choose actions for a target, as in
-double DQN. Both kinds represent the actions of actors, so the gradient sees the rounding error and corrects it. Target
-networks stay in float, because no actor runs them. Rounding would only add noise to the targets.
+double DQN. Both kinds represent the actions of actors, so the gradient includes the rounding error and corrects it.
+Target networks stay in float, because no actor runs them. Rounding would only add noise to the targets.
 
 It works with every algorithm, because it replaces the layers of `Algorithm.policy`.
 """
@@ -26,23 +26,24 @@ class QuantizationAware:
 
     starts_at: environment steps at which it starts; None for never.
 
-    It starts with the first receipt that names a quantized layer, and stays on when the run is resumed. It pauses while
-    no layer is quantized, as when only fp32 passes the fidelity gate. Only `follow` may be called on another thread.
+    Fake quantization starts with the first receipt that names a quantized layer. It stays on when the run is resumed.
+    It pauses while no layer is quantized, for example when only fp32 passes the fidelity gate. Only `follow` may be
+    called on another thread.
     """
 
     def __init__(self, fake: FakeQuantization, starts_at: float | None) -> None:
         self.since: int | None = None
-        """Number of updates before the first quantization-aware one; None before it."""
+        """Number of updates before the first quantization-aware update; None before that update."""
         self._fake = fake
         self._starts_at = starts_at
-        # Another thread replaces it as a whole.
+        # Another thread replaces the object as a whole.
         self._newest: tuple[str, tuple[LayerReport, ...]] | None = None
         self._followed: tuple[str, tuple[LayerReport, ...]] | None = None
         self._calibration: NDArray[Any] | None = None
         self._calibrated = False
 
     def follow(self, policy: PolicyDescriptor) -> None:
-        """Train from now on with the quantized layers of an emitted version."""
+        """Train with the quantized layers of an emitted version in later updates."""
         self._newest = (policy.effective_scheme, policy.fidelity.layers)
 
     def published(self, calibration: NDArray[Any]) -> None:
@@ -51,7 +52,10 @@ class QuantizationAware:
 
     @contextmanager
     def applied(self, updates: int, environment_steps: int) -> Iterator[None]:
-        """Fake-quantize the policy in this context, once training has reached `starts_at`. Takes the counts so far."""
+        """Fake-quantize the policy in this context, once training has reached `starts_at`.
+
+        The arguments are the counts so far.
+        """
         starts = self._starts_at is not None and (self.since is not None or environment_steps >= self._starts_at)
         if not starts or not self._keep_up():
             yield
@@ -75,7 +79,7 @@ class QuantizationAware:
             self._newest = (state["scheme"], tuple(LayerReport(*layer) for layer in state["layers"]))
 
     def _keep_up(self) -> bool:
-        """Follow the newest receipt. Returns whether any layer is quantized."""
+        """Apply the newest receipt. Returns whether any layer is quantized."""
         newest = self._newest
         if newest is not None and newest != self._followed:
             before = self._fake.layers

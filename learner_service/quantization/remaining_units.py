@@ -1,7 +1,7 @@
 """The remaining and the dead units of a linear layer, for training with rounded weights.
 
-The quantizer takes dead units out before it rounds (docs/concepts/sparse-policies.md). Scales and ranges are therefore
-those of the remaining units. Training computes the dead units in float.
+The quantizer removes dead units before it rounds (docs/concepts/sparse-policies.md). Scales and ranges therefore cover
+only the remaining units. Training computes the dead units in float.
 """
 
 from collections import defaultdict
@@ -33,7 +33,7 @@ class Units:
 
 @dataclass(frozen=True)
 class Remaining:
-    """The remaining units of a linear layer; None where all remain."""
+    """The remaining units of a linear layer; None if all remain."""
 
     inputs: Units | None = None
     outputs: Units | None = None
@@ -49,8 +49,8 @@ class Remaining:
     def around(self, compute: Compute, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The output of the whole layer, float32[..., units], with `compute` for its remaining units.
 
-        x: float32[..., inputs]. Dead outputs are computed in float. Gradients are those of the whole layer, because
-        dead units may grow weights.
+        x: float32[..., inputs]. Dead outputs are computed in float. Gradients cover the whole layer, because dead units
+            may grow weights.
         """
         if self.outputs is None:
             return self._of_inputs(compute, x, weight, bias)

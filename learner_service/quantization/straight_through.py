@@ -2,12 +2,12 @@
 
 Rounding has no useful gradient, so backward passes treat it as the identity. This is the straight-through estimator
 (Bengio et al. 2013, arXiv 1308.3432, sec. 4; Jacob et al. 2018, arXiv 1712.05877, sec. 3). Gradients flow to the float
-weights, which the optimizer updates. They are the gradients of the rounded layer: an input's gradient uses the rounded
+weights, which the optimizer updates. They are the gradients of the rounded layer. An input's gradient uses the rounded
 weights, and a weight's gradient uses the rounded inputs. Values that a calibrated range clips get no gradient.
 
-All rounding is half to even. Products are made of whole numbers in float32: activations within 255 of their zero point,
-weights within 127. Sums below 2^24 are exact in any order, so the results equal those of ONNX Runtime to the last bit.
-This is certain up to 518 inputs, and holds far beyond in practice.
+All rounding is half to even. Products have whole numbers in float32 as factors: activations within 255 of their zero
+point, weights within 127. Sums below 2^24 are exact in any order, so the results equal ONNX Runtime's results to the
+last bit. This is certain up to 518 inputs. In practice it holds for far more inputs.
 """
 
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ class Grid:
         return activations.div(self.scale).clamp_(self.lowest, self.highest).round_()
 
     def covers(self, levels: Tensor) -> Tensor:
-        """bool, of the same shape: which levels are inside the grid, so that they are not clipped."""
+        """bool, of the same shape: whether each level is inside the grid, so that it is not clipped."""
         return (levels >= self.lowest) & (levels <= self.highest)
 
 
@@ -152,7 +152,7 @@ class StraightThrough:
         if not isinstance(module, nn.Linear):
             padding = module.padding
             if module.padding_mode != "zeros" or isinstance(padding, str):
-                # Other padding than a number of zeros per dimension is done before the convolution.
+                # Padding other than a number of zeros per dimension is done before the convolution.
                 padding = (0,) * len(module.stride)
                 mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
                 self._padding = (module._reversed_padding_repeated_twice, mode)
@@ -221,7 +221,7 @@ class StraightThrough:
             weight = self.remaining.weight(self.module.weight.detach())
             least = None
             if self.form.largest_bias and bias is not None:
-                # The bias is an integer times both scales. Too small a scale would overflow it.
+                # The bias is an integer times both scales. A scale that is too small would overflow the integer.
                 least = bias.detach().abs().div(scale * self.form.largest_bias).view(-1, *(1,) * (weight.ndim - 1))
             block, per_channel = self.form.block, self.form.per_channel
             self._rounded = Weights.in_blocks(weight, block) if block else Weights.of(weight, per_channel, least)

@@ -76,7 +76,7 @@ class ReplayBuffer(SegmentBuffer):
             return batch, sampled
 
     def senders(self, sampled: Sampled) -> NDArray[np.uint64]:
-        """Numbers that tell the actors of drawn rows apart, uint64[B]; arbitrary for segments that are gone."""
+        """Numbers that identify the actors of drawn rows, uint64[B]; arbitrary for removed segments."""
         with self._lock:
             return self._store.directory.senders(sampled.generations)
 
@@ -132,7 +132,7 @@ class ReplayBuffer(SegmentBuffer):
     def _on_insert(self, segment: Segment, inserted: Inserted) -> int:
         self._sampler.on_insert(inserted)
         if not self._store.transitions:
-            # Segments of resets only cost no credit, and have evicted all transitions.
+            # Segments with only resets cost no credit, and may have evicted all transitions.
             self._await_enough(0)
         self._count_missed()
         return segment.transitions
@@ -142,13 +142,13 @@ class ReplayBuffer(SegmentBuffer):
         self._await_enough(self._store.segments.checked_transitions)
 
     def _count_missed(self) -> None:
-        """Count all segments that the moments have not counted yet."""
+        """Count all segments that the moments do not include yet."""
         if self._moments is not None:
             through, live = self._moments.through, self._store.segments.live
             newer = takewhile(lambda record: record.cumulative_transitions > through, reversed(live))
             self._count(reversed(list(newer)))
 
     def _await_enough(self, stored: int) -> None:
-        """Sample only with at least `min_size_to_sample` transitions. stored: the usable ones now."""
+        """Sample only with at least `min_size_to_sample` transitions. stored: the usable transitions now."""
         missing = self.limiter.min_size_to_sample - stored
         self.limiter.await_inserts(self._store.total_transitions + missing)

@@ -1,4 +1,4 @@
-"""Returns that become longer in the course of a run."""
+"""Returns whose number of steps grows in the course of a run."""
 
 import logging
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class DelayedReturns:
     Later these rewards compensate for the limited capacity of a sparse critic.
 
     after: transitions inserted over all restarts. The switch is permanent, even if a larger budget moves this number.
-    since: transitions inserted before the first draw of the longer ones; None before it.
+    since: transitions inserted before the first draw of longer returns; None before it.
     """
 
     first: Returns

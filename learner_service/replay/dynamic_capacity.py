@@ -16,12 +16,13 @@ from learner_service.replay.storage.mapped_files import read_checked, write_chec
 
 _log = logging.getLogger(__name__)
 
-# Observations per forward pass, so that large ones need little memory as floats.
+# Observations per forward pass, so that large observations need little memory as floats.
 _ROWS_AT_ONCE = 256
 
 
 class DynamicCapacity:
-    """Compares the oldest transitions with the policy every `period_steps` inserts, and drops them if they are far off.
+    """Compares the oldest transitions with the policy every `period_steps` inserts, and drops them if they are too far
+    from it.
 
     K is the number of `oldest` transitions, or of all. g_i is the greedy action of the policy that acted in s_i, and
     pi(s_i) the action of the present policy. A is the number of components of an action, h half the range of each. The
@@ -35,9 +36,9 @@ class DynamicCapacity:
     If D is above `threshold`, the oldest `dropped` share of the replay is dropped at once, in whole segments. The last
     `min_size` transitions always stay. Otherwise nothing is dropped, and the replay grows up to its capacity.
 
-    Dropped segments leave the store's files first, so a restarted learner does not see them again. The time of each
-    look is then written beside these files, independent of checkpoints. After a kill in between, the next learner looks
-    again at once with its checkpoint's policy. It may drop a second share.
+    Dropped segments leave the store's files first, so a restarted learner does not see them again. Then the time of the
+    check is written to a file in the same folder, independent of checkpoints. After a kill in between, the next learner
+    checks again at once with its checkpoint's policy. It may drop a second share.
 
     act: the policy without noise, [B, *policy_observation] -> [B, *action]. The store must keep greedy actions.
     Call on the trainer's thread; `status` on any thread.
@@ -54,25 +55,25 @@ class DynamicCapacity:
         self._writes = Tolerated(self._path.name)
         try:
             if (state := read_checked(self._path)) is not None:
-                # After a power cut the store may have lost transitions from before the last look.
+                # After a power cut the store may have lost transitions from before the last check.
                 self._state = {**state, "looked_at": min(state["looked_at"], replay.total_transitions)}
         except ValueError as error:
             _log.warning("replay: %s; the count of drops starts at 0", error)
 
     @property
     def due(self) -> bool:
-        """Whether inserts have passed a multiple of `period_steps` since the last look."""
+        """Whether inserts have passed a multiple of `period_steps` since the last check."""
         period = self._settings.period_steps
         return bool(self._replay.total_transitions // period > self._state["looked_at"] // period)
 
     def check(self) -> None:
-        """Measure the distance, drop the oldest transitions if it is too large, and write both down."""
+        """Measure the distance, drop the oldest transitions if it is too large, and record both."""
         self._state["looked_at"] = self._replay.total_transitions
         self._measure_and_drop()
         self._writes.attempt(lambda: write_checked(self._path, self._state))
 
     def status(self) -> DynamicCapacityStatus:
-        """Stored transitions, the distance at the last look, and dropped transitions over all restarts."""
+        """Stored transitions, the distance at the last check, and dropped transitions over all restarts."""
         distance, drops, dropped = (self._state[name] for name in ("distance", "drops", "dropped_transitions"))
         return DynamicCapacityStatus(self._replay.transitions, distance, drops, dropped)
 

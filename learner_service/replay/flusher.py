@@ -12,7 +12,8 @@ _log = logging.getLogger(__name__)
 
 
 class Flusher:
-    """Flushes inserts to the disk every `period_s` seconds, so that a power cut loses at most the inserts since then.
+    """Flushes inserts to the disk every `period_s` seconds, so that a power cut loses at most the inserts since the
+    last flush.
 
     on_flushed: called on the flusher's thread after each flush that makes more segments durable.
     disk: the state of the disk at the last check.
@@ -41,7 +42,7 @@ class Flusher:
             self.on_flushed()
 
     def close(self) -> None:
-        """End the thread. The owner of the replay flushes last."""
+        """End the thread. Afterwards the owner of the replay flushes."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()

@@ -13,9 +13,10 @@ from learner_service.replay.storage.store import ReplayStore
 
 @dataclass(frozen=True)
 class OtherGoals:
-    """Each drawn transition keeps its own goal or takes one of the stored copies, all with the same probability.
+    """Each drawn transition keeps its own goal or gets one of the stored copies, all with the same probability.
 
-    names: of the columns of the copies. rng: draws the goals; the sampler's own, so that a checkpoint has its state.
+    names: of the columns of the copies. rng: draws the goals. It is the sampler's own, so that a checkpoint has its
+        state.
     """
 
     goal: Goal

@@ -1,4 +1,4 @@
-"""Mean and variance of the observations that were stored, for the normalizer."""
+"""Mean and variance of the stored observations, for the normalizer."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ class ObservationMoments:
     def load_state(self, state: dict[str, Any], stored: int) -> None:
         """Restore what `state` returned. Raises ValueError when the shape of observations differs.
 
-        stored: total transitions of the store. After a power cut the newest may be lost.
+        stored: total transitions of the store. A power cut may lose the newest ones.
         """
         for array, values in ((self._mean, state["mean"]), (self._squares, state["squares"])):
             array[...] = np.reshape(values, array.shape)

@@ -1,4 +1,4 @@
-"""Draws the next batch while the learner updates on the one before."""
+"""Draws the next batch during the learner's update on the current batch."""
 
 import itertools
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +16,7 @@ from learner_service.replay.samplers import Sampled
 
 @dataclass(frozen=True)
 class Drawn:
-    """A batch, and the rows that it was drawn from."""
+    """A batch, and the rows from which it was drawn."""
 
     batch: Batch
     sampled: Sampled
@@ -25,10 +25,10 @@ class Drawn:
 class Prefetcher:
     """Draws one batch ahead on its own thread, into two sets of arrays. Call all methods on the learner's thread.
 
-    A batch drawn ahead misses the priorities of the batch in use, and the inserts since the draw. It is older by one
-    batch, no more. A batch is drawn only when the rate limiter allows it, and counted when the learner takes it. The
+    A batch drawn ahead lacks the priorities of the batch in use, and the inserts since the draw. It is only one batch
+    older. A batch is drawn only when the rate limiter allows it, and is counted when the learner gets it. The
     permission cannot expire in between, because only the learner samples, and inserts only allow more samples. But the
-    transitions may be gone: damaged, or evicted by segments without any.
+    transitions may be gone: damaged, or evicted by segments that have no transitions.
 
     size: transitions of a batch. allocate: makes the arrays.
     """
@@ -68,12 +68,12 @@ class Prefetcher:
         self._replay.update_priorities(drawn.sampled, priorities)
 
     def settle(self) -> None:
-        """Wait for the draw in progress, so that the order does not depend on the threads' timing."""
+        """Wait for the draw in progress, so that the order of draws does not depend on the threads' timing."""
         if self._ahead is not None:
             self._ahead.exception()
 
     def discard(self) -> None:
-        """Wait for the draw in progress, and drop it. This process then continues from the next checkpoint's state."""
+        """Wait for the draw in progress, and discard it. The process then continues from the checkpoint's state."""
         self.settle()
         self._ahead = None
 
@@ -89,5 +89,5 @@ class Prefetcher:
         try:
             return Drawn(*self._replay.draw(self._size, batch))
         except ConflictError:
-            # The replay is empty. The limiter allows the next draw once it has enough again.
+            # The replay is empty. The limiter allows the next draw when it has enough transitions again.
             return None

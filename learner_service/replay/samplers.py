@@ -33,7 +33,7 @@ class Sampled:
 
 
 class Sampler(Protocol):
-    """Draws valid rows of one store. Not thread-safe: the lock of the store covers its sampler."""
+    """Draws valid rows of one store. Not thread-safe: the lock of the store protects its sampler."""
 
     def on_insert(self, inserted: Inserted) -> None:
         """Record the rows that an insert wrote and evicted. Call directly after every insert."""
@@ -56,7 +56,7 @@ class Sampler(Protocol):
         return
 
     def state(self) -> dict[str, float]:
-        """The state for a checkpoint by name, without the generator and the store's files."""
+        """The state for a checkpoint, by name. It excludes the generator and the store's files."""
         return {}
 
     def load_state(self, state: Mapping[str, float]) -> None:
@@ -93,9 +93,9 @@ class PrioritizedSampler(Sampler):
     """Proportional prioritization (Schaul et al. 2016, arXiv:1511.05952).
 
     P(i) = p_i^alpha / sum_k p_k^alpha (equation 1) with p_i = |priority_i| + epsilon (section 3.3), drawn from equal
-    strata (appendix B.2.1). Importance weights w_i = (N P(i))^-beta, divided by the largest of the batch. Beta follows
-    a schedule, because the bias of the sampling matters most at the end of a run (section 3.4). A new transition gets
-    the largest priority so far (algorithm 1, line 6), so that it is soon replayed.
+    strata (appendix B.2.1). Importance weights are w_i = (N P(i))^-beta, divided by the largest weight of the batch.
+    Beta follows a schedule, because the bias of the sampling matters most at the end of a run (section 3.4). A new
+    transition gets the largest priority so far (algorithm 1, line 6), so that it is soon replayed.
     """
 
     def __init__(

@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-# Levels up to this size are recomputed whole and searched with one cumulative sum. For a small level this is cheaper
-# than gathering the nodes of a batch.
+# Levels up to this size are recomputed completely and searched with one cumulative sum. For a small level this is
+# faster than gathering the nodes of a batch.
 _DENSE_NODES = 1024
-# Fewer nodes than this are added one by one, because one array operation costs as much as twenty additions.
+# Fewer nodes than this are added one by one, because one array operation is as slow as twenty additions.
 _FEW_NODES = 16
 
 
@@ -21,7 +21,7 @@ class SumTree:
         """Start with masses of zero. size: number of leaves, at least one."""
         self._leaves = 1 << (size - 1).bit_length()
         self._nodes = np.zeros(2 * self._leaves, np.float64)
-        # A view of the same memory that reads and writes one node in a third of the time.
+        # A view of the same memory that accesses one node three times as fast.
         self._single = self._nodes.data
 
     @property
@@ -66,7 +66,7 @@ class SumTree:
     def sample(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
         """Leaves int64[B] where the cumulative mass passes uniforms[i] * total, for uniforms float64[B] in [0, 1).
 
-        Some leaf must have mass. Never returns a leaf without mass, also with rounded sums.
+        At least one leaf must have mass. Never returns a leaf without mass, even if sums are rounded.
         """
         nodes = self._nodes
         level = min(self._leaves, _DENSE_NODES)
@@ -80,7 +80,7 @@ class SumTree:
             node <<= 1
             left = nodes[node]
             # A node with mass has a child with mass. Rounding may leave more mass than the left child has while the
-            # right child is empty. Then take the left child.
+            # right child is empty. Then the left child is chosen.
             right_turn = (mass >= left) & (nodes[node + 1] > 0)
             mass -= left * right_turn
             node += right_turn

@@ -112,6 +112,7 @@ def _gaussian(mean: Array, log_std: Array, emitted_mean: Array, emitted_log_std:
 
 DIVERGENCES: dict[tuple[str, ...], Divergence] = {(Role.MEAN, Role.LOG_STD): _gaussian}
 """KL divergences of continuous actions, float64[B], by the roles or names of the outputs that describe a distribution.
+
 Each output has the shape of the actions. The FP32 policy's outputs come first, then the emitted policy's. Installed
 packages add entries with entry points of the group `ENTRY_POINTS`, whose name is "NAME,NAME".
 """

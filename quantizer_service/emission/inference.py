@@ -76,8 +76,9 @@ def call_session(session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]
 def checked_outputs(
     outputs: Mapping[str, object], rows: int, what: str, trial: bool = False, masks: bool = False
 ) -> dict[str, NDArray[np.float64]]:
-    """Outputs as float64[rows, M], in their order. Raises InvalidInputError for an output that is not batch first or
-    not finite.
+    """Outputs as float64[rows, M], in their order.
+
+    Raises InvalidInputError for an output that is not batch first or not finite.
 
     masks: the first output has a value for each action. -inf marks a forbidden action, if the row has a legal one. It
         becomes the lowest float32.

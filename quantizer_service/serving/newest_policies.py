@@ -101,8 +101,9 @@ class Watcher(AbstractContextManager["Watcher"]):
         self._waiting: asyncio.Future[None] | None = None
 
     async def next(self) -> EncodedPolicy | None:
-        """Wait for a policy newer than the last one received. None when the watcher has ended. Raises the error of
-        `refuse`.
+        """Wait for a policy newer than the last one received. None when the watcher has ended.
+
+        Raises the error of `refuse`.
         """
         while self._open:
             if (version := self._newest.version(self._variant)) > self._seen:

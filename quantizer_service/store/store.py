@@ -159,8 +159,9 @@ class PolicyStore(PolicyReader):
         self._retain()
 
     def add_policy(self, policy: Policy) -> None:
-        """Store another variant of a retained version. Flushed to disk before it is served, because a second emission
-        may differ.
+        """Store another variant of a retained version.
+
+        Flushed to disk before it is served, because a second emission may differ.
         """
         version, variant = policy.descriptor.version, policy.descriptor.variant
         entry, folder = self._entry(version), self._folder(version)
@@ -254,8 +255,9 @@ class Holds:
         self._ends: dict[int, float] = {}
 
     def grant(self, version: int, seconds: float) -> float:
-        """Hold a version. Returns the granted seconds, at most `MAX_HOLD_S`. If `MAX_HOLDS` others exist, the oldest
-        hold ends.
+        """Hold a version. Returns the granted seconds, at most `MAX_HOLD_S`.
+
+        If `MAX_HOLDS` others exist, the oldest hold ends.
         """
         granted = min(seconds, MAX_HOLD_S)
         self.end(version)

@@ -1,1 +1,1 @@
-"""The replay on disk: a ring of transitions in memory-mapped files that survives the death of its process."""
+"""The replay on disk: a ring of transitions in memory-mapped files that survives a kill of its process."""

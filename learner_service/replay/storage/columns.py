@@ -27,7 +27,7 @@ MAX_AGE = 255
 VALID = 1
 TERMINATED = 2
 TRUNCATED = 4
-# The first step of a segment that directly follows the segment before. Not set in a step that only resets.
+# The first step of a segment that directly follows the previous segment. Not set in a step that only resets.
 FOLLOWS = 8
 
 
@@ -66,12 +66,12 @@ class Columns:
         return self.nbytes // len(self.flags)
 
     def allocate(self, rows: int) -> None:
-        """Take disk space for the first `rows` rows. Raises OSError."""
+        """Allocate disk space for the first `rows` rows. Raises OSError."""
         for file in self.files:
             file.allocate(len(file) * rows // len(self.flags))
 
     def checksum(self, start: int, stop: int) -> int:
-        """CRC-32 of these rows in all columns but the priorities, which change later."""
+        """CRC-32 of these rows in all columns except the priorities, which change later."""
         crc = 0
         for _, column in self.checksummed:
             crc = crc32(column[start:stop], crc)
@@ -79,13 +79,13 @@ class Columns:
 
     @property
     def checksummed(self) -> list[tuple[MappedFile, Array]]:
-        """The columns with a checksum, in its order, each with its file."""
+        """The columns with a checksum, in the checksum's order, each with its file."""
         columns = (self.observations, self.actions, self.rewards, self.flags, self.policy_versions, self.ages)
         files = (file for file in self.files if file.name != "priorities")
         return list(zip(files, (*columns, *self.further.values()), strict=True))
 
     def sync(self) -> None:
-        """Block until all columns are on the disk but the priorities: an old priority or 0 serves as well."""
+        """Block until all columns except the priorities are on the disk. An old priority, or 0, is good enough."""
         for file, _ in self.checksummed:
             file.sync()
 
@@ -116,7 +116,7 @@ def open_columns(
     create, segments = not any(path.exists() for path in description_files(directory)), None
     layout = [*_layout(spec), *further]
     if create:
-        # A write to a mapped sparse file on a full disk ends the process with SIGBUS. So check the space before.
+        # A write to a mapped sparse file on a full disk ends the process with SIGBUS, so the space is checked first.
         needed, free = capacity * sum(column.nbytes for column in layout), shutil.disk_usage(directory).free
         if needed > free:
             raise UserError(
@@ -138,7 +138,7 @@ def open_columns(
 
 
 def _layout(spec: EnvironmentSpec) -> list[Column]:
-    """The columns of every store. Flags and policy versions are derived, and priorities are the learner's own."""
+    """The columns of every store. Flags and policy versions are derived, and the learner sets the priorities."""
     return [
         *(column for column in columns_of(spec) if column.name in ("observations", "actions", "rewards")),
         Column("flags", (), np.dtype(np.uint8)),

@@ -1,8 +1,8 @@
 """The segment directory: the commit log of the replay ring.
 
 A mapped file of two header pages and a ring of fixed-size records. A record has the place of a segment's rows, their
-checksum, and their sender. It also has its own number (the global index) and a CRC-32. A segment is stored if and only
-if its record is complete and its index is in [tail, head).
+checksum, and their sender. It also has its own number (the global index) and a CRC-32. A segment is stored exactly if
+its record is complete and its index is in [tail, head).
 
 The header keeps the tail and the watermark, each in two copies with checksums. The head is not stored: it is one above
 the highest index of all records. An unreadable record is therefore only a gap, and the segments after it stay.
@@ -24,7 +24,7 @@ RECORD_BYTES = 96
 _BODY = struct.Struct("<QQQIIQQ16sQQI")
 # The first half of the sender's key in a record.
 _SENDER_AT = struct.calcsize("<QQQIIQQ")
-# Minimum number of records. Those of evicted segments detect duplicates until the table of sequences has them.
+# Minimum number of records. Records of evicted segments detect duplicates until the table of sequences contains them.
 _MIN_SLOTS = 4096
 
 _TAIL_AT, _WATERMARK_AT, _CEILING_AT = 0, 512, 1024
@@ -55,7 +55,7 @@ class Record:
 
     @property
     def known_source(self) -> bool:
-        """Whether the record has the segment's sender. A record that was itself damaged has none."""
+        """Whether the record has the segment's sender. A damaged record has none."""
         return self.source.actor_key != _NOBODY.actor_key
 
 
@@ -89,7 +89,7 @@ class SegmentDirectory:
 
     @property
     def tail(self) -> int | None:
-        """Global index before which nothing is live; None when the header is damaged."""
+        """Global index below which nothing is live; None when the header is damaged."""
         return int(self._tail.value[0]) if self._tail.value else None
 
     @property
@@ -112,7 +112,7 @@ class SegmentDirectory:
 
     @property
     def full(self) -> bool:
-        """True when the next record needs the oldest to be evicted."""
+        """True when the oldest record must be evicted before the next one."""
         return len(self.live) >= self.segments or (bool(self.live) and self.head - self.live[0].index >= self.slots)
 
     @property
@@ -121,7 +121,7 @@ class SegmentDirectory:
         return self._tail.copies == self._watermark.copies == 2
 
     def begin(self, boot_id: str, transitions: int) -> None:
-        """Write the header of a new file. transitions: those of the run before it."""
+        """Write the header of a new file. transitions: total of the run before this file."""
         self.total_transitions = transitions
         for _ in range(2):
             self._tail.write(0)
@@ -152,7 +152,7 @@ class SegmentDirectory:
         return self.live.popleft()
 
     def give_up(self, index: int, record: Record | None) -> None:
-        """Mark a damaged segment as skipped, for good. Keeps its sender if `record` is given."""
+        """Mark a damaged segment as skipped, permanently. Keeps its sender if `record` is given."""
         source = record.source if record else _NOBODY
         transitions = record.cumulative_transitions if record else 0
         self._write(Record(index, 0, 0, 0, 0, 0, transitions, source, 0))
@@ -165,8 +165,8 @@ class SegmentDirectory:
         return {record.index: record for record in sorted((r for r in found if r), key=lambda record: record.index)}
 
     def senders(self, indexes: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Numbers that tell the actors of live segments apart, in the shape of `indexes`. Damaged records have 0."""
-        # A short-lived view: with one that is kept the file could not be closed.
+        """Numbers that identify the actors of live segments, in the shape of `indexes`. Damaged records have 0."""
+        # A short-lived view: a longer-lived view would prevent closing the file.
         keys = np.ndarray((self.slots,), np.dtype("<u8"), self._map, HEADER_BYTES + _SENDER_AT, (RECORD_BYTES,))
         return keys[indexes % self.slots]
 

@@ -1,4 +1,4 @@
-"""Flushes the replay to the disk, and keeps the watermark of what is flushed."""
+"""Flushes the replay to the disk, and keeps the watermark of the flushed part."""
 
 import errno
 import threading
@@ -29,7 +29,7 @@ class Mark:
 class Durability:
     """Tracks the part of a store that is on the disk. `sync` is thread-safe; the owner's lock covers the rest.
 
-    table: file of the last sequence numbers. It covers durable segments only, so it never has a lost one.
+    table: file of the last sequence numbers. It covers only durable segments, so it never contains a lost segment.
     boot_id: identifier of this boot.
     """
 
@@ -50,7 +50,7 @@ class Durability:
 
     @property
     def covers_next_record(self) -> bool:
-        """Whether the table of sequences covers the record that the next one overwrites."""
+        """Whether the table of sequences covers the record that the next record overwrites."""
         return self._directory.head - self._saved_through < self._directory.slots
 
     def load(self) -> None:
@@ -60,7 +60,7 @@ class Durability:
     def mark(self) -> Mark:
         """The present progress of the store, for `sync`."""
         if self._refused:
-            # After a failed write, the kernel treats the pages as written. So change them again.
+            # After a failed write, the kernel treats the pages as written. So they must be changed again.
             since = self.durable.index
             for record in takewhile(lambda record: record.index >= since, reversed(self._directory.live)):
                 self._columns.touch(record.start, record.stop)
@@ -73,12 +73,15 @@ class Durability:
         )
 
     def sync(self, mark: Mark) -> None:
-        """Block until all before `mark` is on the disk, and the watermark. Raises OSError and keeps `durable` then."""
+        """Block until everything before `mark` is on the disk, and the watermark too.
+
+        On an OSError, `durable` stays unchanged.
+        """
         with self._syncing:
             if (mark.index, mark.oldest) > (self.durable.index, self.durable.oldest):
                 if mark.failures != self._failures:
-                    # The failed flush may have had pages of this mark, and nobody has changed them since.
-                    raise OSError(errno.EIO, "the flush before this one has failed")
+                    # The failed flush may have included pages of this mark, which nothing has changed since.
+                    raise OSError(errno.EIO, "the previous flush has failed")
                 try:
                     self._columns.sync()
                     self._directory.file.sync()
@@ -88,7 +91,7 @@ class Durability:
                     self._refused, self._failures = True, self._failures + 1
                     raise
                 self._refused, self.durable = False, mark
-            # Also when nothing is new, because an earlier attempt may have failed.
+            # Also written without new segments, because an earlier attempt may have failed.
             if mark.index - self._saved_through >= self._directory.slots // 4:
                 save_sequences(self._table, mark.sequences, mark.index, mark.forgotten)
                 self._saved_through = mark.index

@@ -1,4 +1,4 @@
-"""The live segments of the ring: their place, their eviction, the check of their rows, and the links between them."""
+"""The live segments of the ring: their position, eviction and row checks, and the links between them."""
 
 import logging
 from collections import deque
@@ -21,11 +21,12 @@ class LiveSegments:
 
     transitions: live valid rows.
     damaged: number of segments that this process skips because of their checksums.
-    dropped: number of segments after the last flush that a power cut took.
+    dropped: number of segments after the last flush that a power cut has destroyed.
     generations: int64[capacity], global index of the segment last committed to the row, to detect overwritten rows.
     next_rows: int64[capacity], the row of the same environment's next step. After a segment's last step it is the first
-        one of the next segment, if that one is stored, checked, and directly follows. Otherwise it is the bootstrap
-        row, which is no valid step. In memory only: the records' sources and the flag FOLLOWS tell it again.
+        step of the next segment, if that segment is stored, checked, and directly follows. Otherwise it is the
+        bootstrap row, which is not a valid step. Kept in memory only, because the records' sources and the flag FOLLOWS
+        determine it.
     cursor: the row after the newest segment.
     """
 
@@ -33,8 +34,8 @@ class LiveSegments:
         self.transitions = self.damaged = self.dropped = self.cursor = 0
         capacity = len(columns.flags)
         self.generations = np.full(capacity, -1, np.int64)
-        # A valid row always has a next row in its segment, so the last row of the ring is never valid. It leads to
-        # itself, and ends a window like any other invalid row.
+        # A valid row always has a next row in its segment, so the last row of the ring is never valid. Its next row is
+        # itself, which ends a window like any other invalid row.
         self.next_rows = np.minimum(np.arange(1, capacity + 1), capacity - 1)
         self._columns = columns
         self._directory = directory
@@ -88,7 +89,7 @@ class LiveSegments:
         return self.cursor if self.cursor + rows <= len(self.generations) else 0
 
     def make_room(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
-        """Evict the segments that a new one in rows [start, stop) overwrites. Returns the evicted row ranges."""
+        """Evict the segments that a new segment in rows [start, stop) overwrites. Returns the evicted row ranges."""
         # Segments of the previous lap begin at or after the cursor. Eviction is strictly oldest first, so going back
         # to row 0 evicts the segments between the cursor and the end.
         live = self.live
@@ -103,7 +104,7 @@ class LiveSegments:
         return tuple(evicted)
 
     def commit(self, record: Record, follows: bool) -> None:
-        """Add a segment whose rows are written. follows: it directly follows its actor's segment before."""
+        """Add a segment whose rows are written. follows: whether it directly follows its actor's previous segment."""
         self._directory.append(record)
         self._adopt(record)
         if follows:
@@ -148,12 +149,12 @@ class LiveSegments:
         return record.start, record.stop
 
     def _reconnect(self, record: Record) -> None:
-        """`_connect` a segment that an earlier process has written, if its rows tell that it follows."""
+        """`_connect` a segment that an earlier process has written, if the flag in its rows says that it follows."""
         if (self._columns.flags[record.start : record.stop] & np.uint8(FOLLOWS)).any():
             self._connect(record)
 
     def _connect(self, record: Record) -> None:
-        """Lead from the segment before to this one, which directly follows and whose rows are checked."""
+        """Link the previous segment to this segment, which directly follows and whose rows are checked."""
         before = self._before(record)
         if before is None or before.environments != record.environments:
             return
@@ -161,7 +162,7 @@ class LiveSegments:
         first = slice(record.start + self._context, record.stop, stride)
         stride = before.rows // before.environments
         last, bootstrap = (slice(before.start + stride - back, before.stop, stride) for back in (2, 1))
-        # An actor of other software may be wrong about what follows.
+        # An actor of other software may set `follows` wrongly.
         if np.array_equal(observations[bootstrap], observations[first]):
             self.next_rows[last] = np.arange(first.start, record.stop, first.step)
 
@@ -170,6 +171,6 @@ class LiveSegments:
         self.next_rows[-1] = len(self.next_rows) - 1
 
     def _before(self, record: Record) -> Record | None:
-        """The live segment that its actor numbered before this one; None when there is none."""
+        """The live segment with its actor's previous number; None when there is none."""
         key, incarnation, sequence = record.source
         return self._by_source.get(SegmentSource(key, incarnation, sequence - 1))

@@ -24,7 +24,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Start value of every checksum, so that zeros are not a valid value.
 _SEED = 0x41515250
 _CRC_BYTES = 4
-# From this size on, one system call costs less than the page faults of flushed pages in the mapping.
+# Above this size, one system call costs less than the page faults of flushed pages in the mapping.
 _MANY_BYTES = 16 * PAGE_BYTES
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
@@ -43,7 +43,7 @@ class Machine:
     """The functions of the machine that the replay uses. Tests pass their own.
 
     boot_id: changes when the machine loses its page cache; empty when unknown.
-    allocate: takes disk space for (descriptor, offset, bytes), or raises OSError.
+    allocate: allocates disk space for (descriptor, offset, bytes), or raises OSError.
     free_bytes: bytes that this process may still write to the disk of a folder.
     read_only: files are opened for reading; changes stay in this process's memory.
     """
@@ -57,15 +57,15 @@ class Machine:
 class MappedFile:
     """`nbytes` of a file, mapped for reading and writing and shared with the page cache.
 
-    A new file has zeros and takes no disk space. A write to a page without disk space would end the process with
-    SIGBUS, so call `allocate` before the first write to a page.
+    A new file has zeros and uses no disk space. A write to a page without disk space would end the process with SIGBUS,
+    so call `allocate` before the first write to a page.
     """
 
     def __init__(self, path: Path, nbytes: int, create: bool, machine: Machine) -> None:
         """Create or open the file. Missing bytes become zeros. Raises ConflictError for a missing file."""
         flags = (os.O_RDONLY if machine.read_only else os.O_RDWR) | (os.O_CREAT | os.O_TRUNC if create else 0)
         try:
-            # Unlike a descriptor, it is closed with its last reference.
+            # Unlike a descriptor, the mapping is closed with its last reference.
             self._file = io.FileIO(path, "r", opener=lambda name, _: os.open(name, flags | os.O_CLOEXEC, 0o644))
         except FileNotFoundError:
             raise ConflictError(
@@ -85,7 +85,7 @@ class MappedFile:
         return len(self.map)
 
     def allocate(self, stop: int) -> None:
-        """Take disk space for the bytes before `stop`. Raises OSError; space that was taken before stays."""
+        """Allocate disk space for the bytes before `stop`. On an OSError, space that was already allocated stays."""
         if self._machine.read_only or stop <= self._allocated:
             return
         try:
@@ -93,7 +93,7 @@ class MappedFile:
         except OSError as error:
             if error.errno not in _UNSUPPORTED:
                 raise
-            # On file systems without fallocate, a byte that is written back takes the space of its block.
+            # On file systems without fallocate, writing a byte back allocates its block.
             for offset in range(self._allocated, stop, PAGE_BYTES):
                 os.pwrite(self._descriptor, os.pread(self._descriptor, 1, offset), offset)
         self._allocated = stop
@@ -102,7 +102,7 @@ class MappedFile:
         """Write bytes at `offset`, where disk space was allocated. The mapping shows them at once."""
         written = 0
         if len(data) >= _MANY_BYTES:
-            # The mapping takes the bytes that the kernel refuses.
+            # The mapping receives the bytes that the kernel refuses.
             with contextlib.suppress(OSError):
                 written = os.pwrite(self._descriptor, data, offset)
         if written < len(data):
@@ -143,7 +143,7 @@ def unsealed(mapped: mmap.mmap, at: int, layout: struct.Struct) -> tuple[Any, ..
 
 
 class PairedSlot:
-    """A few numbers in two copies on two pages of a mapped file, with checksums. The newer whole copy counts.
+    """A few numbers in two copies on two pages of a mapped file, with checksums. The newer whole copy is used.
 
     A kill during `write` leaves the other copy, with the previous value.
     """

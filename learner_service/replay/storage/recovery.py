@@ -1,11 +1,12 @@
 """Decides which segments are kept when a replay's files are opened again.
 
 In the same boot of the machine, the page cache has everything that was written before the process ended. After a
-reboot, everything before the watermark is on the disk. Later pages reached the disk in any order. So the longest run of
-whole segments after the watermark is kept, and the rest is dropped. The actors can then send the rest again.
+reboot, everything before the watermark is on the disk. Later pages reached the disk in any order. So the longest
+sequence of whole segments after the watermark is kept, and the rest is dropped. The actors can then send the rest
+again.
 
 A segment is whole when its record and its rows agree with their checksums. A damaged segment is skipped for good, and
-the segments after it stay. A segment whose rows a newer one has overwritten was evicted.
+the segments after it stay. A segment whose rows a newer segment has overwritten was evicted.
 """
 
 import logging
@@ -30,7 +31,7 @@ class Recovered:
     records: all readable records before the head, by index, also of evicted segments.
     unchecked: live segments whose rows are not yet compared with their checksums.
     damaged: indexes of the damaged segments, which are skipped, in order.
-    dropped: number of segments after the watermark that a power cut took.
+    dropped: number of segments after the watermark that a power cut has destroyed.
     rebooted: whether the page cache of the last process is gone.
     """
 
@@ -55,7 +56,7 @@ def recover(directory: SegmentDirectory, columns: Columns, boot_id: str, checked
     live, damaged = _not_overwritten(records, first, head, len(columns.flags), tail is None or rebooted)
     bad, unchecked = _check(live, columns, checked_at_once)
     while live and live[0].index in bad and (rebooted or not columns.flags[live[0].start : live[0].stop].any()):
-        # The oldest segments were being evicted, and only a part of the eviction reached the files.
+        # A kill interrupted the eviction of the oldest segments, and only a part of it reached the files.
         bad.discard(live.pop(0).index)
     transitions = max([record.cumulative_transitions for record in records.values()], default=0)
     if watermark is not None and watermark.index >= max(records, default=-1) + 1:
@@ -75,7 +76,7 @@ def recover(directory: SegmentDirectory, columns: Columns, boot_id: str, checked
 
 
 def _whole_until(records: dict[int, Record], start: int, head: int, tail: int, columns: Columns) -> int:
-    """The index after the longest run of whole segments from `start` on. Evicted segments count as whole."""
+    """The index after the longest sequence of whole segments from `start`. Evicted segments count as whole."""
     for index in range(start, head):
         record = records.get(index)
         if record is None or (index >= tail and not is_whole(record, columns)):
@@ -86,7 +87,7 @@ def _whole_until(records: dict[int, Record], start: int, head: int, tail: int, c
 def _not_overwritten(
     records: dict[int, Record], first: int, head: int, capacity: int, tail_is_old: bool
 ) -> tuple[list[Record], list[int]]:
-    """The segments of [first, head) that no newer one overlaps, and the indexes without a readable record.
+    """The segments of [first, head) that no newer segment overlaps, and the indexes without a readable record.
 
     tail_is_old: segments before the first readable record may be evicted, and do not count as damaged.
     """
@@ -110,7 +111,10 @@ def _not_overwritten(
 
 
 def _check(live: list[Record], columns: Columns, budget: int) -> tuple[set[int], list[Record]]:
-    """Check the newest segments, up to `budget` bytes. Returns the indexes of damaged ones, and the unchecked ones."""
+    """Check the newest segments, up to `budget` bytes.
+
+    Returns the indexes of damaged segments, and the unchecked segments.
+    """
     bad: set[int] = set()
     row_nbytes = columns.row_nbytes
     for position in reversed(range(len(live))):

@@ -1,11 +1,11 @@
 """Turns segments into rows of the replay ring, and writes the rows.
 
-A segment [T, N] with stacks of K frames takes N * (K + T) rows, environment by environment. Each environment has
-K - 1 context rows for stacks only, then T rows of steps, then one row with the bootstrap observation. So the
-observation after a valid row i is always in row i + 1. That row is the next step, the bootstrap row, or a reset step,
-which has the final observation of the ended episode. The stack of a step or bootstrap row is that row and the K - 1
-rows before it. A stack never reaches back beyond the start of its episode, which follows from the row's age. Each
-segment stores a frame once, not once for each stack.
+A segment [T, N] with stacks of K frames takes N * (K + T) rows, environment by environment. Each environment has K - 1
+context rows for stacks only, then T rows of steps, then one row with the bootstrap observation. So the observation
+after a valid row i is always in row i + 1. That row is the next step, the bootstrap row, or a reset step. A reset step
+has the final observation of the ended episode. The stack of a step or bootstrap row is that row and the K - 1 rows
+before it. A stack never extends beyond the start of its episode, which follows from the row's age. Each segment stores
+a frame only once, not once for each stack.
 """
 
 import math
@@ -28,8 +28,8 @@ def segment_rows(steps: int, environments: int, frame_stack: int) -> int:
 class RowWriter:
     """Writes segments of `steps` x `environments` to `columns`. Not thread-safe: the store's lock covers it.
 
-    Builds their rows in memory, one column after the other as in `Columns.checksum`. Context and bootstrap rows have
-    observations and ages only. Their other columns stay 0.
+    Builds the rows in memory, one column after the other as in `Columns.checksum`. Context and bootstrap rows have only
+    observations and ages. Their other columns stay 0.
     """
 
     def __init__(self, columns: Columns, frame_stack: int, steps: int, environments: int) -> None:
@@ -56,7 +56,7 @@ class RowWriter:
         self._further = {name: block[acted] for name, block in zip(columns.further, blocks[6:], strict=True)}
 
     def write(self, segment: Segment, start: int) -> int:
-        """Write the rows of a segment of this shape from row `start` on. Returns their `Columns.checksum`."""
+        """Write the rows of a segment of this shape, starting at row `start`. Returns their `Columns.checksum`."""
         self._observations[...] = segment.observations
         self._actions[...] = segment.actions
         self._rewards[...] = segment.rewards

@@ -1,7 +1,7 @@
 """Detects duplicate segments: keeps the last sequence number of every incarnation of every actor.
 
-An actor numbers its segments in order, and sends some of them again after a broken stream. A number that is not above
-the last stored one is therefore a duplicate.
+An actor numbers its segments in order, and sends some of them again after a broken stream. Therefore a number that is
+not above the last stored number is a duplicate.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ _log = logging.getLogger(__name__)
 
 KEY_BYTES = 16
 
-# Two processes may use one actor's name for a while, for example a slow old process and its successor. Each needs its
-# own last number. A few incarnations are enough, and bound the size of the table.
+# Two processes may use one actor's name for a while, for example a slow old process and its successor. Each process
+# needs its own last number. A few incarnations are enough, and limit the size of the table.
 _INCARNATIONS_KEPT = 4
-# More than a run has members, so that one of the actors is always no member.
+# More than the members of a run, so that at least one actor in a full table is not a member.
 MOST_ACTORS = 32_768
 
 
@@ -47,21 +47,21 @@ class SegmentSource(NamedTuple):
 class LastSequences:
     """The last sequence number of each incarnation of each actor, for its latest few incarnations. Thread-safe.
 
-    It has room for `MOST_ACTORS` actors. A further one takes the place of the actor that has stored nothing for the
-    longest time. Members stay (docs/decisions/0050-forgotten-actors.md).
+    It has room for `MOST_ACTORS` actors. A further actor replaces the actor that has stored nothing for the longest
+    time. Members are never replaced (docs/decisions/0050-forgotten-actors.md).
     """
 
     def __init__(self) -> None:
         self.is_member: Callable[[bytes], bool] = lambda actor_key: False
-        """Whether the run knows an actor with this key. Its numbers are kept."""
+        """Whether the run knows an actor with this key. The numbers of such an actor are kept."""
         self.forgotten = 0
         """The highest incarnation of a forgotten actor; 0 for none."""
-        # The latest user is the last one.
+        # The latest user is the last entry.
         self._actors: OrderedDict[bytes, dict[int, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def contains(self, source: SegmentSource) -> bool:
-        """True when a segment of this incarnation with this or a later number has been recorded."""
+        """True when a segment of this incarnation with this number or a later number has been recorded."""
         return source.sequence <= self.last(source.actor_key, source.incarnation, -1)
 
     def last(self, actor_key: bytes, incarnation: int, default: int = 0) -> int:
@@ -70,7 +70,7 @@ class LastSequences:
             return self._actors.get(actor_key, {}).get(incarnation, default)
 
     def may_have_forgotten(self, actor_key: bytes, incarnation: int) -> bool:
-        """Whether this incarnation may have stored segments, although there is no number of it."""
+        """Whether this incarnation may have stored segments although the table has no number of it."""
         return self.last(actor_key, incarnation, -1) < 0 and incarnation <= self.forgotten
 
     def newest_incarnation(self, actor_key: bytes) -> int:

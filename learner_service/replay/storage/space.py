@@ -13,19 +13,19 @@ _ENOUGH = 1.25
 
 
 class DiskWatch:
-    """Logs one line when the disk of a folder has less than `least_bytes`, and one when it has room again."""
+    """Logs one line when the disk of a folder has less than `least_bytes`, and one line when it has room again."""
 
     def __init__(self, folder: Path, least_bytes: int, machine: Machine) -> None:
         self._folder = folder
         self._least = least_bytes
         self._machine = machine
         self.free_bytes = machine.free_bytes(folder)
-        """Free bytes at the last look."""
+        """Free bytes at the last check."""
         self.low = False
         """Whether actors should wait."""
 
     def check(self, reserved: bool) -> bool:
-        """Return whether the disk is low now. reserved: whether the replay got the space that it asked for."""
+        """Return whether the disk is low now. reserved: whether the replay got the requested space."""
         self.free_bytes = self._machine.free_bytes(self._folder)
         least = self._least * (_ENOUGH if self.low else 1.0)
         low = not reserved or self.free_bytes < least

@@ -19,7 +19,7 @@ _OTHER_COPY = "the other copy is used, and both are written again"
 _SKIPPED = "these segments are skipped; all others are kept"
 _TABLES = {
     "sequences.json": "the previous table and the records are used",
-    "sequences.previous.json": "the newer table counts",
+    "sequences.previous.json": "the newer table is used",
     "dynamic_capacity.json": "the counts of drops start at 0",
 }
 
@@ -47,7 +47,7 @@ def _segments(directory: Path) -> Iterator[Finding]:
     try:
         spec, capacity, further, segments = described(read_description(directory))
     except (ConflictError, KeyError, TypeError, ValueError):
-        # `_description` reports the damage, or another version of ActorQ wrote the files.
+        # `_description` reports damage, or a file of another version of ActorQ.
         return
     try:
         columns, _ = open_columns(directory, spec, capacity, further, machine)
@@ -60,7 +60,7 @@ def _segments(directory: Path) -> Iterator[Finding]:
         columns.close()
         yield Finding(_DIRECTORY, "missing", str(error), _REFUSED)
         return
-    # More bytes than any replay has: all rows are compared with their checksums.
+    # More bytes than any replay has, so that all rows are compared with their checksums.
     recovered = recover(log, columns, machine.boot_id, checked_at_once=2**63)
     yield from _records(log, recovered)
     yield from _columns(log, columns, recovered)

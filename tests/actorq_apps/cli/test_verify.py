@@ -139,7 +139,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "environment.json": (flip, "environment.json", "other copy"),
     "outcome.json": (Path.unlink, "outcome.json", "other copy"),
     "clock.json": (empty, "clock.json", "newest checkpoint or evaluation"),
-    "evaluations.jsonl": (flip, "evaluations.jsonl", "others count"),
+    "evaluations.jsonl": (flip, "evaluations.jsonl", "other lines are used"),
     "evaluations.count.json": (empty, "evaluations.count.json", "written again"),
     "published.json": (flip, "published.json", "far above"),
     "policy_graph.json": (flip, "policy_graph.json", "exported again"),

@@ -199,24 +199,24 @@ def test_a_network_of_ones_own_is_in_the_policy_of_every_algorithm(name: str, sp
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("NOT_A_CLASS", "own_algorithms:NOT_A_CLASS is no function: got int"),
+        ("NOT_A_CLASS", "own_algorithms:NOT_A_CLASS is not a function: got int"),
         ("that_fails", "own_algorithms:that_fails has failed: ZeroDivisionError: units / 0"),
         ("of_nothing", "own_algorithms:of_nothing must return a torch.nn.Module, got a NoneType"),
         ("of_one_row", "must turn float32[B, 4] into float32[B, features]: it turned 2 rows into [8]"),
         (
             "always_the_same",
             "own_algorithms:always_the_same must make a new module with each call: the policy, the critics and the "
-            "target networks have layers of their own",
+            "target networks need their own layers",
         ),
         (
             "that_counts",
             "own_algorithms:that_counts: the module changes 1.running_mean, 1.running_var, 1.num_batches_tracked when "
-            "it is used; what changes must be parameters, so take LayerNorm in place of BatchNorm",
+            "it is used; only parameters may change, so use LayerNorm instead of BatchNorm",
         ),
         (
             "that_drops_out",
-            "own_algorithms:that_drops_out: the module's outputs for one batch differ from call to call; it must draw "
-            "no random numbers, so leave out Dropout",
+            "own_algorithms:that_drops_out: the module's outputs for one batch differ from call to call; it "
+            "must not draw random numbers, so remove Dropout",
         ),
         ("of_other_inputs", "must turn float32[B, 4] into float32[B, features]: mat1 and mat2 shapes"),
     ],
