@@ -1,4 +1,4 @@
-"""Gives a run's scalars to its sinks: TensorBoard's event file and experiment trackers."""
+"""Sends a run's scalars to its sinks: TensorBoard's event file and experiment trackers."""
 
 import io
 import os
@@ -23,13 +23,13 @@ from learner_service.sparsity import Flops
 
 
 class Sink(Protocol):
-    """Takes scalars of a run. `add` returns at once. No method raises an exception."""
+    """Receives the scalars of a run. `add` returns at once. No method raises an exception."""
 
     def add(self, scalars: Mapping[str, float], step: int, wall_time: float) -> None:
-        """Take scalars of an environment step. wall_time: unix seconds."""
+        """Add the scalars of an environment step. wall_time: unix seconds."""
 
     def close(self, summary: Mapping[str, Any] | None = None) -> None:
-        """Write everything; may take seconds. summary: what summary.json has, or None when the run has failed."""
+        """Write everything; may block for seconds. summary: content of summary.json; None when the run has failed."""
 
 
 class EventFile:
@@ -42,14 +42,14 @@ class EventFile:
         self._writes = Tolerated(f"{directory.name}: the event file")
 
     def add(self, scalars: Mapping[str, float], step: int, wall_time: float) -> None:
-        """Write scalars of an environment step. wall_time: unix seconds."""
+        """Write the scalars of an environment step. wall_time: unix seconds."""
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         event = Event(wall_time=wall_time, step=step, summary=Summary(value=values))
         with self._lock:
             self._writes.attempt(lambda: self._append(event))
 
     def close(self, summary: Mapping[str, Any] | None = None) -> None:
-        """Close the file. Further scalars would begin another one."""
+        """Close the file. Further scalars would create another file."""
         with self._lock:
             if self._file is not None:
                 self._file.close()
@@ -82,7 +82,7 @@ def _record(event: Event) -> bytes:
 
 
 class EventLog:
-    """Gives scalars to sinks. The step of each scalar is the number of environment steps. Thread-safe."""
+    """Sends scalars to sinks. The step of each scalar is the number of environment steps. Thread-safe."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = sinks
@@ -147,13 +147,13 @@ class EventLog:
             self._add({f"training/{name}": value for name, value in figures.items()}, environment_steps, wall_time)
 
     def evaluation(self, evaluation: Evaluation, environment_steps: int, wall_time: float) -> None:
-        """Write the return of an evaluation, and its success rate if the environment tells of success."""
+        """Write the return of an evaluation, and its success rate if the environment reports success."""
         scalars = {"return/evaluation": evaluation.mean_return, "success/evaluation": evaluation.success_rate}
         self._add(scalars, environment_steps, wall_time)
 
     def close(self, summary: Mapping[str, Any] | None = None) -> None:
-        """Close the sinks. May block for seconds. summary: what summary.json has; None when the run has failed."""
-        # At once, because each may wait for its tracker.
+        """Close the sinks. May block for seconds. summary: content of summary.json; None when the run has failed."""
+        # In parallel, because each may wait for its tracker.
         with ThreadPoolExecutor(len(self._sinks)) as closing:
             list(closing.map(lambda sink: sink.close(summary), self._sinks))
 

@@ -1,4 +1,4 @@
-"""Logs when the fidelity gate puts layers back into float, and the actor whose observations range farthest."""
+"""Logs when the fidelity gate puts layers back into float, and the actor with the widest observations."""
 
 import logging
 import time
@@ -13,12 +13,12 @@ _QUIET_S = 60.0
 
 
 class Fallbacks:
-    """Follows a run's emitted policies. widest: the actor whose observations range farthest, or "". Not thread-safe."""
+    """Follows a run's emitted policies. widest: the actor with the widest observations, or "". Not thread-safe."""
 
     def __init__(self, widest: Callable[[], str], clock: Callable[[], float] = time.monotonic) -> None:
         self._widest = widest
         self._clock = clock
-        # By scheme: the layers that were told, and when.
+        # By scheme: the last logged layers, and the time.
         self._told: dict[str, tuple[tuple[str, ...], float]] = {}
 
     def record(self, policies: Iterable[PolicyDescriptor]) -> None:

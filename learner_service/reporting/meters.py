@@ -1,4 +1,4 @@
-"""Running statistics of a run: rates, staleness, returns, times. All have bounded size. None is thread-safe."""
+"""Running statistics of a run: rates, staleness, returns, times. All have bounded size, and none is thread-safe."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ class RateMeter:
         self._marks: deque[tuple[float, int]] = deque(maxlen=512)
 
     def rate(self, count: int) -> float:
-        """Record the count so far and return the rate; 0 before there are two points in time."""
+        """Record the count so far and return the rate; 0 until there are two points in time."""
         now = self._clock()
         if self._marks and count < self._marks[-1][1]:
             self._marks.clear()
@@ -33,7 +33,7 @@ MOST_STALE = 1023
 
 
 class StalenessHistogram:
-    """Exact distribution of staleness, in versions after the one that acted. The last bin counts all higher values."""
+    """Exact distribution of staleness, in versions after the acting version. The last bin counts all higher values."""
 
     def __init__(self, bins: int = MOST_STALE + 1) -> None:
         self._counts = np.zeros(bins, np.int64)

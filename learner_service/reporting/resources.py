@@ -1,4 +1,4 @@
-"""Resource use of the run's processes: their own reports, and their services' shares of their nodes' energy."""
+"""Resource use of the run's processes, from their own reports, and the services' shares of the nodes' energy."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from actorq.domain.status import Energy
 from actorq.telemetry.process_stats import measure_process
 from learner_service.energy.ledger import EnergyLedger
 
-# Maximum number of listed processes. Of more processes, those that reported last are kept.
+# Maximum number of listed processes. Above it, the processes with the newest reports are kept.
 _MOST_PROCESSES = 1000
 
 

@@ -1,4 +1,4 @@
-"""The one-pass queue of on-policy algorithms: hands out the newest transitions as rollouts, each once."""
+"""The one-pass queue of on-policy algorithms: returns the newest transitions as rollouts, each once."""
 
 from learner_service.rollouts.mismatch import Mismatch
 from learner_service.rollouts.queue import RolloutQueue

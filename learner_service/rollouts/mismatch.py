@@ -1,4 +1,6 @@
-"""Measures how far the collected data are from the learner's policy: by rounding, by staleness, and in versions."""
+"""Measures the difference between the collected data and the learner's policy: rounding, staleness, and lag in
+versions.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -12,25 +14,28 @@ from torch import Tensor
 from learner_service.batch import Batch
 from learner_service.rollouts.versions import PublishedVersions
 
-# Transitions of a rollout whose probabilities are computed again.
+# Number of transitions of a rollout whose probabilities are computed again.
 _TRANSITIONS = 256
-# Transitions after which the next rollout is measured. Measuring each small one took a tenth of the trainer's time.
+# Number of transitions after which the next rollout is measured. Measuring each small rollout cost a tenth of the
+# trainer's time.
 _PERIOD = 2048
-# Versions whose parameters are kept. A run may allow any lag.
+# Number of versions whose parameters are kept. A run may allow any lag.
 _MOST_VERSIONS = 66
 
 LogProbabilities = Callable[[NDArray[np.generic], NDArray[np.generic], Mapping[str, Tensor]], NDArray[np.float32]]
 
 
 class Mismatch:
-    """Means over the run's used transitions, the first two over samples. Thread-safe to read, else for the trainer.
+    """Means over the run's used transitions, the first two over samples.
 
-    pi is an FP32 policy, mu the quantized policy that drew the action, often with an older version.
+    Any thread may read it; only the trainer changes it.
 
-    mismatch: mean |log pi(a|s) - log mu(a|s)| with pi of the version that acted: the rounding only. Transitions by
-        versions from before a restart of the learner, or 66 versions ago and more, are left out.
-    divergence: the same with pi the newest policy: rounding and staleness together.
-    policy_lag: mean number of publications after the version that acted.
+    pi is an FP32 policy. mu is the quantized policy that drew the action, often of an older version.
+
+    mismatch: mean |log pi(a|s) - log mu(a|s)| with pi of the acting version: only the rounding. It leaves out versions
+        from before a restart of the learner, and versions that are 66 or more publications old.
+    divergence: the same mean with pi the newest policy: rounding and staleness together.
+    policy_lag: mean number of publications after the acting version.
     """
 
     def __init__(self, log_probabilities: LogProbabilities, versions: PublishedVersions, device: torch.device) -> None:
@@ -48,7 +53,7 @@ class Mismatch:
         return total / count if count else None
 
     def published(self, version: int, parameters: Mapping[str, NDArray[Any]]) -> None:
-        """Keep the parameters of a published version, and those of the newest versions that may still act."""
+        """Keep the parameters of a published version, and of the newest versions that may still act."""
         self._parameters[version] = parameters
         while len(self._parameters) > min(self._versions.max_lag + 2, _MOST_VERSIONS):
             self._parameters.popitem(last=False)
@@ -67,7 +72,7 @@ class Mismatch:
         self._unmeasured = 0
         self._add("divergence", np.abs(self._log_probabilities(observations, actions, {}) - drawn))
         known = np.array(list(self._parameters), np.int64)
-        # The publisher may give a snapshot a higher number, when the quantizer has newer versions.
+        # The publisher may give a snapshot a higher number if the quantizer has newer versions.
         places = np.searchsorted(known, versions, side="right") - 1
         for place in np.unique(places[places >= 0]):
             rows = places == place
@@ -87,7 +92,7 @@ class Mismatch:
         self._sums = {name: (float(total), int(count)) for name, (total, count) in state.items()}
 
     def _add(self, name: str, values: NDArray[Any]) -> None:
-        # A policy that gives an action no probability at all would make the mean infinite for good.
+        # A policy that gives an action no probability at all would make the mean infinite permanently.
         finite = values[np.isfinite(values)]
         total, count = self._sums[name]
         self._sums[name] = (total + float(finite.sum(dtype=np.float64)), count + len(finite))

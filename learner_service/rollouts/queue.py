@@ -1,7 +1,7 @@
-"""The one-pass queue of an on-policy algorithm: hands out stored segments as rollouts, oldest first, each once.
+"""The one-pass queue of an on-policy algorithm: returns stored segments as rollouts, oldest first, each once.
 
-Used segments stay in the replay's ring until newer ones overwrite them. A checkpoint has the index of the next unused
-segment. A restarted learner therefore learns again from exactly the segments that its checkpoint has not learned from.
+Used segments stay in the replay's ring until newer segments overwrite them. A checkpoint has the index of the next
+unused segment. Therefore a restarted learner learns again exactly from the segments that its checkpoint has not used.
 """
 
 import logging
@@ -53,8 +53,8 @@ class RolloutQueue(SegmentBuffer):
         """All stored segments wait at first; `load_state_dict` leaves out the used ones.
 
         limiter: made by `RateLimiter.of_queue`.
-        rollout_size: environment steps per rollout, at least.
-        versions: the published versions. A segment that lags behind more than their `max_lag` is dropped.
+        rollout_size: least environment steps per rollout.
+        versions: the published versions. A segment with a lag above their `max_lag` is dropped.
         clip_rewards: bound of rewards on both sides of 0, before the scale; None for no bound.
         reward_scale: scales rewards; None to leave them.
         """
@@ -67,7 +67,7 @@ class RolloutQueue(SegmentBuffer):
         self._waiting: deque[Record] = deque()
         self._withdrawn = 0
         self.taken_transitions = 0
-        """Total transitions of the run through the newest rollout that this process has taken."""
+        """Total transitions of the run up to the newest rollout that this process has used."""
         self._wait_from(next_segment=0, used=0, dropped=0)
 
     @property
@@ -78,7 +78,7 @@ class RolloutQueue(SegmentBuffer):
 
     @property
     def dropped_transitions(self) -> int:
-        """Transitions that were dropped because they lagged behind too far, over the whole run."""
+        """Transitions that were dropped because of their lag, over the whole run."""
         with self._lock:
             return self._dropped + self._dropped_ahead
 
@@ -151,7 +151,7 @@ class RolloutQueue(SegmentBuffer):
         self._used, self._dropped, self._dropped_ahead, self._withdrawn = used, dropped, 0, 0
         self._waiting = deque(record for record in directory.live if record.index >= self._next_segment)
         if missing := directory.head - self._next_segment - len(self._waiting):
-            _log.warning("queue: %d segments that were not learned from are overwritten or damaged", missing)
+            _log.warning("queue: %d unused segments are overwritten or damaged", missing)
         self.limiter.load_state_dict({"inserts": used + _steps(self._waiting), "samples": used * self._epochs})
 
     def _on_insert(self, segment: Segment, inserted: Inserted) -> int:
@@ -193,7 +193,7 @@ class RolloutQueue(SegmentBuffer):
             return []
         self._next_segment, self._used = taken[-1].index + 1, self._used + steps
         self._dropped, self._dropped_ahead = self._dropped + self._dropped_ahead, 0
-        # Not when they are stored, so that a restarted learner normalizes as the killed one did.
+        # Not when they are stored, so that a restarted learner normalizes like the killed learner.
         self._count(taken)
         self.taken_transitions = taken[-1].cumulative_transitions
         return taken
@@ -211,7 +211,7 @@ class RolloutQueue(SegmentBuffer):
         return tuple(self._trajectories(np.concatenate(rows, axis=1)) for rows in by_steps.values())
 
     def _traces(self, records: Sequence[Record]) -> list[_Trace]:
-        """The segments, with consecutive ones of an actor joined."""
+        """The segments, with consecutive segments of an actor joined."""
         traces: list[_Trace] = []
         for record in sorted(records, key=lambda record: (record.source[:2], record.index)):
             source, rows, sequence = record.source[:2], self._rows(record), record.source.sequence

@@ -11,7 +11,7 @@ from learner_service.replay import ObservationMoments
 # Bound of scaled rewards, and the smallest variance (Huang et al. 2022, "The 37 Implementation Details of PPO").
 _CLIP = 10.0
 _LEAST_VARIANCE = 1e-8
-# Maximum number of environments whose returns go on from one rollout to the next. Others start again at 0.
+# Maximum number of environments whose returns continue from one rollout to the next. Other returns start again at 0.
 _MOST_ENVIRONMENTS = 2**16
 
 Source = tuple[bytes, int]

@@ -1,4 +1,4 @@
-"""The policy versions that the learner published last, from which the lag of transitions is counted."""
+"""The newest published policy versions, from which the lag of transitions is counted."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ class PublishedVersions:
     """The last `max_lag` + 1 published versions. Not thread-safe.
 
     The lag of a version is the number of publications after it. The difference of two version numbers is not the lag,
-    because a restarted learner leaves numbers out.
+    because a restarted learner skips numbers.
 
     Versions can be lost: a killed learner published them after its last checkpoint. The restarted learner learns from
     the same rollouts again, so its n-th publication repeats the n-th lost version. The lag of a lost version is
@@ -23,15 +23,15 @@ class PublishedVersions:
     def __init__(self, max_lag: int) -> None:
         self.max_lag = max_lag
         self._versions: deque[int] = deque(maxlen=max_lag + 1)
-        # The last version of the checkpoint and the first one after it. Versions in between are lost.
+        # The last version of the checkpoint and the first version after it. Versions in between are lost.
         self._lost = (0, 0)
         self._since = 0
         self._is_restored = False
 
     def add(self, version: int) -> None:
-        """Record a published version. It is above all earlier ones."""
+        """Record a published version, which is above all earlier versions."""
         if self._is_restored:
-            # It has the checkpoint's parameters.
+            # This version has the checkpoint's parameters.
             self._lost, self._since, self._is_restored = (max(self._versions, default=0), version), 0, False
         else:
             self._since += 1
@@ -44,7 +44,7 @@ class PublishedVersions:
         return lags[places].reshape(versions.shape)
 
     def lag_of(self, version: int) -> int:
-        """As `lag`, of one version, which is quick for small lags."""
+        """As `lag`, for a single version. Fast for small lags."""
         last, first = self._lost
         if last < version < first:
             return min(max(0, self._since - (version - last)), self.max_lag + 1)

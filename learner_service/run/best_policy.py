@@ -1,4 +1,4 @@
-"""Keeps the policy with the best evaluation in a folder of the run, from where it is uploaded."""
+"""Keeps the policy with the best evaluation in a folder of the run, for the upload."""
 
 import math
 from pathlib import Path
@@ -25,12 +25,13 @@ class BestPolicy:
     def update(self) -> None:
         """Get the best policy from the quantizer, unless the present one is as good.
 
-        Raises UnavailableError when the quantizer is away. Keeps the present one when the quantizer has lost the best.
+        Raises UnavailableError when the quantizer is unreachable. Keeps the present policy when the quantizer has lost
+        the best one.
         """
         schemes = {(each["mean_return"], each["policy_version"]): each["scheme"] for each in self._evaluations.curve}
         if not schemes:
             return
-        # The quantizer does not get flagged evaluations. Those that it has count.
+        # The quantizer does not get flagged evaluations, so all its evaluations are valid.
         counted = schemes.keys() & {(each.mean_return, each.version) for each in self._client.list()}
         best = max(counted, default=None)
         if best is None or best <= self._present():
@@ -47,7 +48,7 @@ class BestPolicy:
                 other.unlink()
 
     def _present(self) -> tuple[float, int]:
-        """Mean return and version of the present policy. Without one, all others are better."""
+        """Mean return and version of the present policy. Without a policy, any policy is better."""
         try:
             documents = map(read_document, self._folder.glob("*.json"))
             return max(((each["mean_return"], each["version"]) for each in documents), default=_NONE)

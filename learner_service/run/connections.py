@@ -1,4 +1,4 @@
-"""The actors and evaluators of a run: they join, open streams, and resume after what is stored."""
+"""The actors and evaluators of a run: they join, open streams, and resume after their last stored segment."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -26,13 +26,13 @@ from learner_service.training.drawing import sampling_of, steps_per_policy
 
 _log = logging.getLogger(__name__)
 
-# Longest wait for the policy that learned from the last rollout. An actor that goes on later adds stale transitions.
+# Longest wait for the policy that learned from the last rollout. After it an actor adds stale transitions.
 _SYNCHRONOUS_PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True)
 class Connections:
-    """Admits actors and evaluators, and gives the run what their streams bring. Lives on the event loop."""
+    """Admits actors and evaluators, and passes the data of their streams to the run. Lives on the event loop."""
 
     records: Records
     preparation: Preparation
@@ -56,8 +56,8 @@ class Connections:
         # Otherwise its data could be stored twice.
         if is_new and role in tables and tables[role].may_have_forgotten(actor_key(name), incarnation):
             raise NotFoundError(
-                f"actor {name!r} with incarnation {incarnation}: the learner keeps the last sequences of {MOST_ACTORS} "
-                "actors, and has forgotten those of older ones; start it again, so that it joins with 0"
+                f"actor {name!r} with incarnation {incarnation}: the learner keeps the last sequences of "
+                f"{MOST_ACTORS} actors, and has forgotten older actors; restart this actor, so that it joins with 0"
             )
         newest_stored = max(table.newest_incarnation(actor_key(name)) for table in tables.values())
         member = records.members.join(name, incarnation, role, nonce, newest_stored, owner)
@@ -68,17 +68,18 @@ class Connections:
         return membership(self.records.config, records.identity, member, self._resume_after(member), steps)
 
     def check_state(self, name: str, epoch: int, newest_version: int) -> None:
-        """Compare the run with the highest epoch and version that an actor has met, and note what was not known here.
+        """Compare the run with the highest epoch and version that an actor knows, and record what this learner did not
+        know.
 
-        Raises UnavailableError when the actor has joined a learner of a higher epoch, which goes on with the run.
+        Raises UnavailableError when the actor has joined a learner of a higher epoch, which continues the run.
         """
         records, training = self.records, self.records.training
         own = records.identity.lineage.epoch
         if epoch > own:
             records.outdated = f"{name} has joined a learner of epoch {epoch}, this one has {own}"
             raise UnavailableError(
-                f"this learner has epoch {own} of its run, and {name} has joined one of epoch {epoch}, which goes on "
-                "with the run: end this one"
+                f"this learner has epoch {own} of its run, and {name} has joined a learner of epoch {epoch}, "
+                "which continues the run: end this learner"
             )
         if training is None:
             return
@@ -94,7 +95,7 @@ class Connections:
     async def open_stream(
         self, name: str, incarnation: int, spec: EnvironmentSpec, lost_through: int = 0
     ) -> ActorStream:
-        """Open an actor's stream. The first environment with a possible training becomes the run's.
+        """Open an actor's stream. The first environment for which training can be built becomes the run's environment.
 
         lost_through: the highest acknowledged sequence that the actor no longer has and that is not stored, or 0.
         """
@@ -119,7 +120,10 @@ class Connections:
         self._disconnect(stream.member)
 
     def evaluated(self, stream: ActorStream, evaluation: Evaluation) -> None:
-        """Store, acknowledge and judge an evaluation. Raises UnavailableError once the learner leaves the run."""
+        """Store, acknowledge and judge an evaluation.
+
+        Raises UnavailableError after the learner has begun to leave the run.
+        """
         self.lifecycle.require_here()
         self.judge.check(stream, evaluation)
         training = self.records.training
@@ -133,7 +137,8 @@ class Connections:
             self.lifecycle.finish(RunState.SOLVED)
 
     def _disconnect(self, member: Member) -> None:
-        # The actor may have opened a new stream before the end of its broken one was noticed. Then it stays.
+        # The actor may have opened a new stream before the learner noticed the end of the broken one. Then the actor
+        # stays.
         if not self.streams.has(member) and self.records.members.disconnect(member):
             self.records.scaling.forget(member.name)
             _log.info("%s left", member.name)
@@ -149,7 +154,7 @@ class Connections:
 
 
 def membership(config: RunConfig, identity: RunIdentity, member: Member, resume_after: int, steps: int) -> Membership:
-    """The membership of a member with this highest stored sequence, after so many environment steps of the run."""
+    """The membership of a member with this highest stored sequence, after this number of environment steps."""
     sampling, exploration = sampling_of(config), None
     if member.role == "actor":
         exploration = replace(config.exploration_of(member.index, steps), sampling=sampling)
@@ -184,7 +189,10 @@ def membership(config: RunConfig, identity: RunIdentity, member: Member, resume_
 
 
 def _seed(run_seed: int, lives: int, member: Member) -> int:
-    """The seed of an actor's environments and exploration. Repeats with the run; differs in each life of an actor."""
+    """The seed of an actor's environments and exploration.
+
+    The same run gives the same seed; each life of an actor differs.
+    """
     role = ("actor", "evaluator").index(member.role)
     sequence = np.random.SeedSequence([run_seed, lives, role, member.index, member.life])
     return int(sequence.generate_state(1, np.uint64)[0])

@@ -47,10 +47,10 @@ class Entry:
 class EvaluationLog:
     """A file with one JSON object per line. It survives a killed process, and after `sync` also a power cut.
 
-    When the log is opened, damaged lines move to a file beside it, NAME.damaged. The others count. Another file keeps
-    the number of synced lines, to detect a log that was cut off between two lines.
+    When the log is opened, damaged lines move to the file NAME.damaged in the same folder. The other lines are used.
+    Another file keeps the number of synced lines, to detect a log that was truncated between two lines.
 
-    One thread appends. All others may read meanwhile, and never wait for the disk.
+    One thread appends. All other threads may read meanwhile, and never wait for the disk.
     count: evaluations so far. newest: None before the first.
     """
 
@@ -98,7 +98,7 @@ class EvaluationLog:
                 self._synced, self.durable_sequences = count, last
 
     def set_aside(self, folder: Path) -> None:
-        """Move the file into `folder` and start a new one. Keeps the sequences only."""
+        """Move the file into `folder` and start a new file. Keeps only the sequences."""
         with self._writing:
             self._write_count(0)
             self._path.rename(folder / self._path.name)
@@ -110,7 +110,7 @@ class EvaluationLog:
         self.newest = None
 
     def close(self) -> None:
-        """Sync and close the file. Raises OSError when the disk refuses, and closes the file all the same."""
+        """Sync and close the file. If the disk refuses, raises OSError after closing the file."""
         try:
             self.sync()
         finally:
@@ -131,7 +131,7 @@ class EvaluationLog:
             self._write_count(self.count)
 
     def _read(self, path: Path) -> int:
-        """Read the whole lines. Returns the number of damaged ones."""
+        """Read the undamaged lines. Returns the number of damaged lines."""
         whole, damaged = 0, 0
         for line, values in read_lines(path):
             if values is None:
@@ -182,6 +182,6 @@ def _set_damaged_lines_aside(path: Path) -> Path:
 
 def _from_json(values: dict[str, Any]) -> Entry:
     evaluation = values["evaluation"]
-    # Earlier lines have no successes.
+    # Older lines have no successes.
     sequences = {name: tuple(evaluation.get(name, ())) for name in ("returns", "lengths", "successes")}
     return Entry(**{**values, "evaluation": Evaluation(**{**evaluation, **sequences})})

@@ -19,7 +19,7 @@ from actorq.statefiles.documents import copy_of, read_document, read_either, wri
 from actorq.statefiles.locks import WriterLock
 from learner_service.sparsity import check_same_topology
 
-# A gap up to this length is a restart, and counts as the run's time. A longer gap is a pause.
+# A gap up to this length is a restart and counts as the run's time. A longer gap is a pause.
 _RESTART_S = 60.0
 _OF_TRANSITIONS = ("first_transition_s", "last_transition_s")
 
@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 
 
 def steady_clock() -> Callable[[], float]:
-    """A clock of Unix seconds that goes on evenly when somebody sets the machine's clock."""
-    # Not when this module is imported: a fork server does that long before, perhaps before a suspension.
+    """A clock of Unix seconds that continues evenly when the machine's clock is changed."""
+    # Not at the import of this module: a fork server imports it long before, perhaps before a suspension.
     epoch = time.time() - time.monotonic()
     return lambda: epoch + time.monotonic()
 
@@ -37,9 +37,9 @@ def steady_clock() -> Callable[[], float]:
 class RunIdentity:
     """The run in a directory.
 
-    lives: number of learner processes of the run, this one included. resets: of its environment.
-    process: number of this learner process, higher than those of all earlier ones, also after a restored snapshot.
-    lineage: tells this learner from those of other copies of the folder.
+    lives: number of learner processes of the run, this one included. resets: number of resets of its environment.
+    process: number of this learner process, higher than all earlier numbers, also after a restored snapshot.
+    lineage: distinguishes this learner from learners of other copies of the folder.
     """
 
     directory: Path
@@ -51,7 +51,7 @@ class RunIdentity:
 
     @classmethod
     def read(cls, directory: Path, resume: bool) -> "RunIdentity":
-        """The identity that a learner of this directory has. `write` makes it so.
+        """The identity of a learner of this directory. `write` stores it.
 
         Raises UserError when the directory holds a run and `resume` is false, or when its files are damaged.
         """
@@ -59,11 +59,12 @@ class RunIdentity:
         directory.mkdir(parents=True, exist_ok=True)
         if not resume and (path.exists() or copy_of(path).exists()):
             raise UserError(
-                f"--run-directory: {directory} holds a run already; add --resume to continue it, or choose another one"
+                f"--run-directory: {directory} holds a run already; add --resume to continue it, "
+                "or choose another directory"
             )
         values = read_run_file(directory) or {"run_id": uuid.uuid4().hex, "lives": 0}
         processes = (*values.get("lineage", ()), secrets.randbits(64))[-MAX_LINEAGE:]
-        # Older files have no number of the process, which was that of the life.
+        # Older files lack the number of the process, which was equal to the life.
         process = unique_number(values.get("process", values["lives"]))
         return cls(
             *(directory, values["run_id"], values["lives"] + 1, values.get("resets", 0)),
@@ -71,7 +72,7 @@ class RunIdentity:
         )
 
     def count_reset(self) -> None:
-        """Count a reset, before files are set aside. Copies of checkpoints from before it then count no more."""
+        """Count a reset, before files are set aside. Older copies of checkpoints are then no longer used."""
         self.resets += 1
         self.write()
 
@@ -86,7 +87,7 @@ class RunIdentity:
         try:
             values = read_either(self.directory / "environment.json")
         except InvalidInputError as error:
-            _log.error("%s, and no copy of it is whole: the next actor decides the environment", error)
+            _log.error("%s, and no copy of it is whole: the next actor provides the environment", error)
             return None
         return None if values is None else EnvironmentSpec.from_json(values)
 
@@ -96,14 +97,14 @@ class RunIdentity:
 
 
 def locked(directory: Path) -> WriterLock:
-    """The right to go on with the run in this folder. Raises UserError."""
+    """The right to continue the run in this folder. Raises UserError."""
     taken = UserError(
-        f"--run-directory: {directory} is in use by another learner; stop it, or give this run a folder of its own"
+        f"--run-directory: {directory} is in use by another learner; stop it, or give this run its own folder"
     )
     try:
         return WriterLock(directory, "learner.lock", taken)
     except OSError as error:
-        raise UserError(f"--run-directory: {directory} cannot be made or locked: {error.strerror}") from None
+        raise UserError(f"--run-directory: {directory} cannot be created or locked: {error.strerror}") from None
 
 
 def read_run_file(directory: Path) -> dict[str, Any] | None:
@@ -120,7 +121,7 @@ def read_run_file(directory: Path) -> dict[str, Any] | None:
 class RunClock:
     """Counts the seconds of a run over all lives of its learner. Thread-safe. Call `beat` about once a second.
 
-    started_at: start of this learner's process in unix seconds, because importing PyTorch is part of a run's time.
+    started_at: start of this learner's process in unix seconds, because the import of PyTorch is part of a run's time.
     known_s: known seconds of the run. The clock continues from there when its file is damaged or missing.
     """
 
@@ -144,7 +145,7 @@ class RunClock:
             _log.warning("%s; the run's time continues at %.0f s, the newest known time", error, known_s)
             return
         self._before = values["elapsed_s"]
-        # Older files do not have these.
+        # Older files lack these.
         self.first_transition_s, self.last_transition_s = map(values.get, _OF_TRANSITIONS)
         if not values["ended"] and 0 <= started_at - values["at"] < _RESTART_S:
             self._since = values["at"]
@@ -168,7 +169,7 @@ class RunClock:
         self.beat(ended=True)
 
     def beat(self, ended: bool = False) -> None:
-        """Write the time, and block until it is on the disk. ended: a pause follows, not a restart."""
+        """Write the time, and block until it is on the disk. ended: whether a pause follows, not a restart."""
         with self._lock:
             ended = ended or self._stopped_at is not None
             values = {"elapsed_s": self.elapsed_s, "at": self._clock(), "ended": ended}
@@ -176,7 +177,7 @@ class RunClock:
 
 
 def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: EnvironmentSpec | None) -> None:
-    """Raise UserError if a checkpoint's values, empty without one, or the run's spec, if known, do not fit `config`."""
+    """Raise UserError if `config` does not match a checkpoint's values (empty without one) or the run's known spec."""
     of_run = {name: checkpoint[name] for name in ("environment", "algorithm") if name in checkpoint}
     arguments = EnvironmentArguments.from_text(checkpoint.get("environment_arguments", "")) if checkpoint else None
     if spec is not None:

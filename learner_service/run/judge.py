@@ -22,7 +22,7 @@ _ROOM = 1.25
 # Bytes per second, and the most that are saved: of one evaluator, and of all together. An honest one is far below.
 _EACH_EVALUATOR = 2**14, 2**20
 _ALL_EVALUATORS = 2**16, 2**22
-# Of a line in the log, at most: without its episodes, and for each episode.
+# Most bytes of a line in the log: without its episodes, and for each episode.
 _LINE_BYTES, _EPISODE_BYTES = 1024, 48
 
 
@@ -102,7 +102,10 @@ class Judge:
 
     @property
     def evaluation(self) -> Evaluation | None:
-        """The evaluation that solved the run, else the newest one. Another one may arrive while the run ends."""
+        """The evaluation that solved the run, otherwise the newest one.
+
+        Another evaluation may arrive while the run ends.
+        """
         return self._solved_by or self._records.evaluations.newest
 
     def check(self, stream: ActorStream, evaluation: Evaluation) -> None:
@@ -122,7 +125,7 @@ class Judge:
         stream.received = max(stream.received, evaluation.sequence)
 
     async def until_evaluated(self, version: int, timeout_s: float) -> None:
-        """Wait for an evaluation of this version or a newer one. Raises TimeoutError after `timeout_s` seconds."""
+        """Wait for an evaluation of this version or a newer version. Raises TimeoutError after `timeout_s` seconds."""
         async with asyncio.timeout(timeout_s):
             while (newest := self._records.evaluations.newest) is None or newest.policy_version < version:
                 self._evaluated.clear()
@@ -175,7 +178,7 @@ class Judge:
         return True
 
     def _reaches_target(self, evaluator: str, evaluation: Evaluation, training: Training) -> bool:
-        """Whether an evaluation reaches the target. An implausible one does not."""
+        """Whether an evaluation reaches the target. An implausible evaluation never does."""
         self.unconfirmed = ""
         success = self._records.config.target_success
         target, score = self.target_return if success is None else success, evaluation.score(success is not None)

@@ -1,4 +1,4 @@
-"""The life of a run in this learner: training begins, and at last the run is over, or left to the next learner."""
+"""The life of a run in this learner: training begins, and at the end the run is over or left to the next learner."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ from learner_service.training.training import Training
 
 _log = logging.getLogger(__name__)
 
-# Time limits at the end of a run: for the evaluation of its last policy, its publication, and the best one's export.
+# Time limits at the end of a run: evaluation of the last policy, its publication, and export of the best policy.
 _FINAL_EVALUATION_S = 10.0
 _FINAL_PUBLICATION_S = 5.0
 _FINAL_EXPORT_S = 15.0
@@ -31,7 +31,7 @@ _FAILED = "the learner has failed"
 
 
 def written_at_the_end(name: str, lingers: bool) -> Tolerated:
-    """The write of a file at the end of a run. Only a learner that lingers repeats it."""
+    """A write of a file at the end of a run. Only a learner that lingers repeats it."""
     return Tolerated(name, "trying again" if lingers else "the run ends without it")
 
 
@@ -40,11 +40,12 @@ class Lifecycle:
     """Begins the training of a run, and ends or interrupts the run with everything saved. Lives on the event loop.
 
     restored: set when the run is restored from the disk. A new run is restored from the start.
-    outcome: the reason why the run is over, or is about to be; None before.
-    interrupted: whether this learner leaves a run that is not over. commands: of operators, to earlier learners too.
-    ended: set when everything is saved: the run is over, or this learner leaves it. Set after a fault, too.
-    export: of the best policy at the end. uploader: None without object storage.
-    stays_over: a finished run stays over unless its target or budget has changed. Otherwise it trains on.
+    outcome: the reason why the run is over or ends now; None before.
+    interrupted: whether this learner leaves a run that is not over. commands: the operators' commands, also those to
+        earlier learners.
+    ended: set when everything is saved: the run is over, or this learner leaves it. Also set after a fault.
+    export: exports the best policy at the end. uploader: None without object storage.
+    stays_over: a finished run stays over unless its target or budget has changed. Otherwise it continues training.
     """
 
     records: Records
@@ -76,7 +77,7 @@ class Lifecycle:
             self.export.url = ended.policy
         else:
             if ended is not None:
-                # The run has ended since, and is to continue now.
+                # The run has ended since the command, and should continue now.
                 self.commands.write(paused=False, stopped=False)
             Outcome.forget(self._directory)
 
@@ -110,7 +111,7 @@ class Lifecycle:
         return training.trainer.fault or training.publisher.fault
 
     def begin(self, training: Training, graph: PolicyGraph) -> None:
-        """Let actors send, and train, because the training is built."""
+        """Let actors send, and start training. The training has been built."""
         records, config = self.records, self.records.config
         records.training = training
         records.scaling.samples_per_insert = training.replay.limiter.samples_per_insert
@@ -142,7 +143,7 @@ class Lifecycle:
             self.uploader.request()
 
     def tell_durable(self) -> None:
-        """Tell each actor which of its segments survive a power cut, so that it forgets them."""
+        """Inform each actor which of its segments survive a power cut, so that it forgets them."""
         if (training := self.records.training) is not None:
             self.streams.tell_durable("actor", training.replay.durable_sequences())
 
@@ -154,7 +155,7 @@ class Lifecycle:
             self.finish(RunState.STOPPED)
 
     async def until_restored(self) -> None:
-        """Wait until the run is restored. Raises UnavailableError when this learner leaves the run before."""
+        """Wait until the run is restored. Raises UnavailableError when this learner leaves the run first."""
         waits = [asyncio.ensure_future(event.wait()) for event in (self.restored, self.ended)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -170,7 +171,10 @@ class Lifecycle:
             raise UnavailableError("the learner is restoring its run")
 
     def require_here(self) -> None:
-        """Raise UnavailableError once this learner has begun to leave or has failed. The next one takes the call."""
+        """Raise UnavailableError after this learner has begun to leave or has failed.
+
+        The next learner answers the call.
+        """
         if self.interrupted:
             raise UnavailableError(_MOVING)
         if self.fault is not None:
@@ -192,9 +196,9 @@ class Lifecycle:
         self.ended.set()
 
     def finish(self, outcome: RunState) -> None:
-        """Begin to end the run. Sets `ended` when all is saved. The first outcome counts, but solved beats budget.
+        """Begin to end the run. Sets `ended` when all is saved. The first outcome counts, but solved replaces budget.
 
-        Has no effect once the learner leaves, or after a fault. The next learner then ends the run.
+        Has no effect after the learner has begun to leave, or after a fault. The next learner then ends the run.
         """
         if self.interrupted or self.fault is not None:
             return
@@ -207,14 +211,14 @@ class Lifecycle:
             self.outcome = outcome
 
     async def stop(self) -> RunState:
-        """End the run, as an operator commands, with this learner or the next one. Returns the outcome.
+        """End the run by an operator's command, with this learner or the next one. Returns the outcome.
 
-        Raises UnavailableError when the command cannot be written, or another learner must take it.
+        Raises UnavailableError when the command cannot be written, or another learner must execute it.
         """
         self.require_here()
         if self.outcome is None:
             await asyncio.to_thread(self.commands.write, stopped=True)
-            # An interrupted run is ended by the next learner.
+            # The next learner ends an interrupted run.
             self.finish(RunState.STOPPED)
         return self.outcome or RunState.STOPPED
 
@@ -230,7 +234,7 @@ class Lifecycle:
     def _record_stored(self) -> None:
         self.records.clock.record_transitions()
         training = self.records.training
-        # There is no training after a reset of the environment.
+        # After a reset of the environment there is no training.
         if training is not None and training.replay.total_transitions >= self.records.config.max_environment_steps:
             self.finish(RunState.BUDGET_ENDED)
 
@@ -241,7 +245,7 @@ class Lifecycle:
             if (training := records.training) is not None:
                 await self._save_training(training)
                 if training.trainer.fault is not None:
-                    # The run is not over: the next learner goes on from the newest checkpoint.
+                    # The run is not over: the next learner continues from the newest checkpoint.
                     self.outcome = None
                     self.ended.set()
                     return
@@ -269,7 +273,7 @@ class Lifecycle:
                 await asyncio.wait(self._changes)
             if (training := self.records.training) is not None:
                 await self._save_training(training)
-                # A quantizer that is away gets the newest version from the next learner.
+                # An unreachable quantizer gets the newest version from the next learner.
                 await asyncio.to_thread(training.publisher.flush, _FINAL_PUBLICATION_S, wait_for_quantizer=False)
         except Exception:
             _log.exception("the run could not be saved cleanly")
@@ -277,18 +281,18 @@ class Lifecycle:
         self.ended.set()
 
     async def _save_training(self, training: Training) -> None:
-        """End the updates and write a checkpoint. Comes first, so that nothing is lost when time runs out.
+        """End the updates and write a checkpoint. Runs first, so that nothing is lost when time runs out.
 
-        Networks of a failed trainer are not saved: the next learner would fail with them.
+        Networks of a failed trainer are not saved, because the next learner would fail with them.
         """
         await asyncio.to_thread(training.trainer.stop)
         if training.trainer.fault is not None:
             return
         write = partial(self.save, training, training.trainer.updates)
-        await asyncio.to_thread(Tolerated("the last checkpoint", "the one before it counts").attempt, write)
+        await asyncio.to_thread(Tolerated("the last checkpoint", "the previous checkpoint is used").attempt, write)
 
     async def _evaluate_last(self, version: int) -> None:
-        """Wait for an evaluation of the last policy: it is the result of a run whose budget has ended."""
+        """Wait for an evaluation of the last policy, which is the result of a run whose budget has ended."""
         self.streams.ask_for_evaluation(version)
         try:
             await self.judge.until_evaluated(version, _FINAL_EVALUATION_S)

@@ -1,4 +1,4 @@
-"""Keeps the outcome of a run and the commands of operators on disk, so that a restarted learner knows them."""
+"""Keeps the outcome of a run and the operators' commands on disk, for a restarted learner."""
 
 import logging
 import threading
@@ -57,7 +57,7 @@ class Outcome:
         values = {**asdict(self), "state": self.state.value}
         for name in ("max_seconds", "target_success"):
             if values[name] is None:
-                # Learners before this setting do not know it.
+                # Outcomes written before this setting lack it.
                 del values[name]
         write_twice(directory / _NAME, values)
 
@@ -67,7 +67,7 @@ class Outcome:
 
 
 class Commands:
-    """Whether a run is paused, and whether it is to end. Thread-safe; writes wait for the disk."""
+    """Whether a run is paused, and whether it should end. Thread-safe; writes wait for the disk."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / COMMANDS
@@ -76,14 +76,14 @@ class Commands:
             values = read_either(self._path) or {}
         except InvalidInputError as error:
             _log.error(
-                "%s, and no copy of it is whole: the run goes on as if no operator had paused or ended it", error
+                "%s, and no copy of it is whole: the run continues as if no operator had paused or ended it", error
             )
             values = {}
         self.paused = values.get("paused") is True
         self.stopped = values.get("stopped") is True
 
     def write(self, *, paused: bool | None = None, stopped: bool | None = None) -> None:
-        """Remember a command. Raises UnavailableError, and changes nothing, when the disk refuses."""
+        """Store a command. Raises UnavailableError, and changes nothing, when the disk refuses."""
         with self._lock:
             paused = self.paused if paused is None else paused
             stopped = self.stopped if stopped is None else stopped

@@ -225,7 +225,8 @@ class Preparation:
                 await asyncio.to_thread(training.close)
             set_aside = await asyncio.to_thread(self._set_aside)
         except Exception:
-            # The files are where they were: the next training goes on from the newest checkpoint, as after a restart.
+            # The files are in their old place: the next training continues from the newest checkpoint, as after a
+            # restart.
             self.restored = await asyncio.to_thread(self.checkpoints.load_newest)
             raise
         finally:

@@ -29,7 +29,7 @@ class Records:
 
     training: the parts that depend on the environment; None before they are built, and after a reset.
     activation: seconds from a snapshot to its first action. emission: the quantizer's seconds per version.
-    outdated: what an actor knew of the run that this learner did not; empty if there was none.
+    outdated: a version or epoch of the run that an actor knew and this learner did not; empty if there was none.
     """
 
     def __init__(self, config: RunConfig, identity: RunIdentity, restored: Mapping[str, Any], node: str) -> None:
@@ -60,13 +60,13 @@ class Records:
         return policy_of(self.config.scheme, policies, self.members.statuses())
 
     def record_report(self, member: Member, report: ActorReport) -> None:
-        """Record an actor's report. Raises InvalidInputError when it speaks for another process."""
+        """Record an actor's report. Raises InvalidInputError when it describes another process."""
         name, role = report.process.name, report.process.role
         if (name, role) != (member.name, member.role):
             raise InvalidInputError(
                 f"report.process: expected {member.role} {member.name!r} itself, got {role} {name!r}"
             )
-        # Members keep the report without activations, because a status has a thousand reports in one message.
+        # Members keep the report without activations, because a status has up to a thousand reports in one message.
         self.members.record_report(member, replace(report, activation_seconds=()))
         self.activation.add(report.activation_seconds)
         self.resources.record(report.process)

@@ -1,4 +1,4 @@
-"""The run: the parts of a learner from the first actor to the end, and the commands of operators."""
+"""The run: creates the parts of a learner, and executes the operators' commands."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ _MISSED_REPORTS = 3
 
 
 class Run:
-    """The learner's central object: it makes the parts, and the servicers call them. Lives on the event loop.
+    """The learner's central object: it creates the parts, and the servicers call them. Lives on the event loop.
 
     Coroutine methods wait for threads. All others return at once.
     uploader: copies checkpoints to object storage; None without it.
@@ -69,7 +69,7 @@ class Run:
             checkpoints = Checkpoints(directory / "checkpoints", config.checkpoint.keep, config.checkpoint.new_networks)
             restored = checkpoints.load_newest(found) if resume else None
             values = restored.values if restored else {}
-            # A learner that may not go on with the run has written nothing.
+            # A learner that may not continue the run has written nothing.
             check_same_run(config, values, identity.read_environment())
             if config.init_from is not None and restored is None:
                 # Its spaces are checked when the first actor has told those of the environment.
@@ -102,13 +102,13 @@ class Run:
 
     @property
     def conflict(self) -> ConflictError | None:
-        """Tells that another learner has gone on with the run from object storage; None as long as none has."""
+        """The error that another learner continues the run from object storage; None if none does."""
         return None if self.uploader is None else self.uploader.conflict
 
     def beat(self) -> None:
         """Once a second, write time and evaluations, measure for scaling, and end a run that is solved or out of time.
 
-        On a slow disk one write is waited for before the next one, because segments are stored behind them.
+        Writes do not overlap on a slow disk, because segments are stored after them.
         """
         if not self._is_writing:
             self._is_writing = True
@@ -162,7 +162,7 @@ class Run:
         await self._storage.close()
         if self.training is not None:
             await asyncio.to_thread(self.training.close)
-        Tolerated("the log of evaluations", "the next learner reads what it has").attempt(self.records.close)
+        Tolerated("the log of evaluations", "the next learner reads the lines that it has").attempt(self.records.close)
         # The time until the next learner of a run that is not over is a restart, not a pause.
         self._beats.attempt(partial(self.records.clock.beat, ended=not self.lifecycle.wants_actors))
         if self.uploader is not None:

@@ -1,7 +1,4 @@
-"""Computes how many actors a run can use: the learner's demand for transitions, divided by one actor's supply.
-
-docs/concepts/scaling.md explains the rule. benchmarks/scale/scaling.py simulates it.
-"""
+"""Computes how many actors a run can use: the learner's demand for transitions divided by one actor's supply."""
 
 import logging
 import math
@@ -13,19 +10,19 @@ from typing import NamedTuple
 
 _log = logging.getLogger(__name__)
 
-# Length of the moving window of measurements, and the length from which it counts.
+# Length of the moving window of measurements, and the shortest length that gives a result.
 _WINDOW_S = 60.0
 _SETTLE_S = 10.0
-# Share of actors above the exact quotient. HPA ignores differences of up to a tenth, so without this headroom the
-# learner could starve by a tenth.
+# Share of actors above the exact quotient. HPA ignores differences of up to a tenth. Without this headroom the learner
+# could lack a tenth of its data.
 _HEADROOM = 0.1
 # A learner without actors cannot measure. After this time it uses the number of actors that have connected.
 _PATIENCE_S = 60.0
-# The replay should reach its minimum size in this time. Before that there are no updates, and no demand.
+# The replay should reach its minimum size in this time. Before that there are no updates and no demand.
 _FILL_S = 60.0
-# The desired number follows when the computed number leaves this range around it.
+# The desired number changes when the computed number leaves this range around it.
 _UP, _DOWN = 1.05, 0.92
-# The computed number must be this far below a whole number to release an actor, because the others may be slower.
+# To release an actor, the computed number must be this far below a whole number, because the others may be slower.
 _SPARE = 0.2
 _MOST_ACTORS = 20_000
 
@@ -51,12 +48,12 @@ class _Report:
 class ScalingSignal:
     """Measures both sides of the rate limiter. Lives on the event loop. A report costs a few additions.
 
-    What actors make is counted by what is stored. An actor's report only tells how long it waited, at most for as long
-    as the time that has passed: a false one counts as one actor of all.
+    The actors' supply is counted by stored transitions. An actor's report only contains its waiting time, which is
+    limited by the elapsed time. So a false report has the weight of one actor.
 
     samples_per_insert: target of the rate limiter. clock: monotonic seconds.
-    demand: transitions per second that the learner takes while it does not wait; None where unknown.
-    supply_per_actor: transitions per second that one actor makes while it does not wait; None where unknown.
+    demand: transitions per second that the learner uses while it does not wait; None if unknown.
+    supply_per_actor: transitions per second that one actor makes while it does not wait; None if unknown.
     """
 
     def __init__(self, samples_per_insert: float, clock: Callable[[], float]) -> None:
@@ -75,8 +72,8 @@ class ScalingSignal:
     def record_report(self, actor: str, incarnation: int, waited_s: float) -> None:
         """Record an actor's seconds of waiting for credit since its start.
 
-        The first report of an incarnation is only the start of the count, because the actor was starting up before.
-        Implausible figures are ignored, because they would falsify the totals for good.
+        The first report of an incarnation only starts the count, because the actor was starting up before. Implausible
+        figures are ignored, because they would falsify the totals permanently.
         """
         now, last = self._clock(), self._reports.get(actor)
         self._reports[actor] = _Report(incarnation, now, waited_s)
@@ -97,7 +94,8 @@ class ScalingSignal:
     ) -> None:
         """Record the trainer's totals and the number of connected actors. Call about once a second.
 
-        stored: total of stored transitions. missing: those that are missing for updates, at first or after a loss.
+        stored: total of stored transitions. missing: number of transitions that are still needed for updates, at first
+            or after a loss.
         While training is paused, the demand is not measured, and the desired number stays.
         """
         self._most_connected = max(self._most_connected, connected)
@@ -114,24 +112,27 @@ class ScalingSignal:
 
     @property
     def can_tell(self) -> bool:
-        """Whether `desired_actors` was measured, or a minute has passed. Before that, actors may be about to rejoin."""
+        """Whether `desired_actors` was measured, or a minute has passed. Before that, actors may still rejoin."""
         waited_s = 0.0 if self._observed_since is None else self._clock() - self._observed_since
         return self._desired > 0 or waited_s >= _PATIENCE_S
 
     @property
     def desired_actors(self) -> int:
-        """Number of actors that the run can use. Until measured: the most connected actors so far, at least 1."""
+        """Number of actors that the run can use.
+
+        Until it is measured: the largest number of connected actors so far, at least 1.
+        """
         return self._desired or max(1, self._most_connected)
 
     @property
     def starved_fraction(self) -> float | None:
-        """Share of the window in which the trainer waited for data; None where unknown."""
+        """Share of the window in which the trainer waited for data; None if unknown."""
         window = self._window()
         return _fraction(window.starved_s, window.at)
 
     @property
     def blocked_fraction(self) -> float | None:
-        """Share of the connected actors' time in the window in which they waited for credit; None where unknown."""
+        """Share of the connected actors' time in the window in which they waited for credit; None if unknown."""
         window = self._window()
         return _fraction(window.waited_s, window.active_s + window.waited_s)
 
@@ -144,7 +145,7 @@ class ScalingSignal:
         if window.at < _SETTLE_S:
             return
         busy_s = window.at - window.starved_s
-        # Keep the last measurement while actors only wait, or while the trainer only waits.
+        # Keep the last measurement while the actors only wait, or while the trainer only waits.
         if window.samples > 0 and busy_s > 0:
             self.demand = window.samples / busy_s / self.samples_per_insert
         if window.stored > 0 and window.active_s > 0:
@@ -172,5 +173,5 @@ class ScalingSignal:
 
 
 def _fraction(part: float, whole: float) -> float | None:
-    # Clipped, because the counts of both ends may differ by a report.
+    # Clipped, because the counts of the two ends may differ by a report.
     return min(1.0, max(0.0, part / whole)) if whole > 0 else None

@@ -30,14 +30,17 @@ def erdos_renyi(layers: Sequence[Weight], density: float) -> tuple[float, ...]:
 
 
 def budgets(layers: Sequence[Weight], sparsity: float, setting: str) -> tuple[int, ...]:
-    """Active weights of each layer at a sparsity of trained ones. Raises UserError with `setting` if one has none."""
+    """Active weights of each layer at this sparsity of the trained layers.
+
+    Raises UserError with `setting` if a layer has none.
+    """
     shares = iter(erdos_renyi([layer for layer in layers if layer.trained], 1.0 - sparsity))
     counts = tuple(round(next(shares) * layer.size) if layer.trained else layer.size for layer in layers)
     for layer, count in zip(layers, counts, strict=True):
         if count == 0:
             raise UserError(
-                f"{setting}: expected a sparsity that leaves every layer weights, got {sparsity:g}, which leaves none "
-                f"of the {layer.units} x {layer.inputs} in {layer.name}; use a lower sparsity or wider layers"
+                f"{setting}: expected a sparsity that leaves every layer some weights, got {sparsity:g}, which leaves "
+                f"none of the {layer.units} x {layer.inputs} in {layer.name}; use a lower sparsity or wider layers"
             )
     return counts
 

@@ -1,4 +1,4 @@
-"""Creates the masks of layers at random, and evolves them: drops weak weights and grows promising ones."""
+"""Creates the masks of layers at random, and evolves them: drops weak weights and grows promising weights."""
 
 from collections.abc import Callable
 
@@ -17,12 +17,12 @@ def by_gradient(gradient: Tensor) -> Tensor:
 
 
 def at_random(generator: torch.Generator) -> Growth:
-    """Growth of SET: random scores (arXiv 1707.04780), drawn on the CPU, so that every device gets the same."""
+    """Growth of SET: random scores (arXiv 1707.04780), drawn on the CPU, so that every device gets the same scores."""
     return lambda gradient: torch.rand(gradient.shape, generator=generator).to(gradient.device)
 
 
 class Unstructured:
-    """Masks of any weights, as many as each layer's budget (algorithm 1 of arXiv 2205.15043).
+    """Masks without structure, with as many weights as each layer's budget (algorithm 1 of arXiv 2205.15043).
 
     Masks are parts of vectors over the network's parameters.
     """
@@ -38,7 +38,8 @@ class Unstructured:
             weight.of(mask).copy_(layer.view(weight.units, weight.inputs))
 
     def change(self, mask: Tensor, vector: Tensor, gradient: Tensor, share: float, growth: Growth) -> None:
-        """Replace `share` of each layer's active weights: drop the smallest, then grow the best of all inactive ones.
+        """Replace `share` of each layer's active weights: drop the smallest, then grow the inactive weights of highest
+        score.
 
         As in the paper, a weight that was just dropped may grow again, with its value.
         """

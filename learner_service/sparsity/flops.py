@@ -29,7 +29,7 @@ class Flops:
     """FLOPs of an algorithm's present networks.
 
     action: of the policy, for one observation.
-    update: of one gradient update, with all its rows. A backward pass counts twice a forward pass. As in the paper,
+    update: of one gradient update, with all its rows. A backward pass counts as two forward passes. As in the paper,
         this leaves out activations, losses, optimizer, target updates, mask changes, and action gradients of critics.
     """
 

@@ -28,7 +28,7 @@ METHODS: tuple[SparsityMethod, ...] = get_args(SparsityMethod)
 _MASKED = ("static", "set", "rigl", "rlx2")
 # Added to the seed, so that masks are independent of each other and of the initial weights.
 _STREAMS: dict[Network, int] = {"actor": 1 << 40, "critic": 2 << 40}
-# Parts of a width that the method tiny tells apart. Hidden layers have far fewer units.
+# Number of parts of a width that the method tiny distinguishes. Hidden layers have far fewer units.
 _SHARES = 2**24
 
 
@@ -36,7 +36,8 @@ class NetworkSparsity:
     """The sparsity of one run's networks.
 
     batch_size: of the algorithm, to compute the number of updates.
-    epochs: passes of an on-policy algorithm over each transition. Its critic takes observations only. None for others.
+    epochs: passes of an on-policy algorithm over each transition. The critic of such an algorithm gets only
+        observations. None for other algorithms.
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, batch_size: int, epochs: int | None = None) -> None:
@@ -51,10 +52,11 @@ class NetworkSparsity:
     def sizes(
         self, network: Network, sizes: Sequence[int], make: Callable[[Sequence[int]], nn.Module]
     ) -> tuple[int, ...]:
-        """Units of each hidden layer: `sizes`, or with the method tiny smaller ones with the sparse number of weights.
+        """Units of each hidden layer: `sizes`, or with the method tiny smaller sizes with the number of weights of a
+        sparse network.
 
-        make: makes the network with given sizes, to read the shapes of its parameters. Raises UserError when no sizes
-        make the network small enough.
+        make: makes the network with given sizes, to read the shapes of its parameters.
+        Raises UserError when no sizes make the network small enough.
         """
         if self._settings.method != "tiny":
             return tuple(sizes)
@@ -66,8 +68,8 @@ class NetworkSparsity:
     ) -> Topology | None:
         """Mask a network and its targets, and return the topology; None for dense networks.
 
-        updates_per_step: updates of the run for each step of this network. Raises UserError when a layer would have no
-        weights, or when masks would change with every step, or never.
+        updates_per_step: updates of the run for each step of this network.
+        Raises UserError when a layer would have no weights, or when masks would change with every step or never.
         """
         settings = self._settings
         if settings.method not in _MASKED:
@@ -146,7 +148,7 @@ class NetworkSparsity:
 def check_same_topology(config: RunConfig, checkpoint: Mapping[str, Any]) -> None:
     """Raise UserError when a checkpoint's networks have another sparsity than `config`.
 
-    checkpoint: its values. A setting that it lacks had its default; without any, the networks are dense.
+    checkpoint: its values. A missing setting had its default. Without any of these settings, the networks are dense.
     """
     saved = SparsityConfig().model_dump() | checkpoint.get("sparsity", {})
     for name, configured in config.sparsity.topology.items():
@@ -182,7 +184,7 @@ def _tiny_sizes(
 
 
 def _weights_of(make: Callable[[Sequence[int]], nn.Module], sizes: Sequence[int]) -> tuple[Weight, ...]:
-    """The weights of a network with these hidden layers. Only their shapes are made."""
+    """The weights of a network with these hidden layers. Creates only their shapes."""
     with torch.device("meta"), torch.random.fork_rng(devices=()):
         return maskable_weights(make(sizes))
 
@@ -190,7 +192,7 @@ def _weights_of(make: Callable[[Sequence[int]], nn.Module], sizes: Sequence[int]
 def _structured(
     weights: Sequence[Weight], counts: Sequence[int], traced: Mapping[str, Traced], setting: str
 ) -> Structured:
-    """Masks of constant fan-in for the trained layers. Units that other layers read stay."""
+    """Masks of constant fan-in for the trained layers. Units that other layers read are never ablated."""
     trained = {weight.name: index for index, weight in enumerate(weights) if weight.trained}
     read_by = {name: each.source for name, each in traced.items()}
     fixed = {source for name, source in read_by.items() if name not in trained or source not in trained}

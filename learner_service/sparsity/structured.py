@@ -1,15 +1,15 @@
 """Sparse layers that become narrow: constant fan-in and neuron ablation (SRigL, arXiv 2305.02299, sec. 3).
 
-All units of a layer have the same number of inputs. Units with few salient weights are ablated for good. Their inputs
-go to the other units, and no unit reads them any more, so the quantizer can take them out.
+All units of a layer have the same number of inputs. Units with few salient weights are ablated permanently. Their
+inputs go to the other units, and no unit reads them any more, so the quantizer can remove them.
 
 Policies have few and small layers. Three rules therefore differ from the paper:
-- A unit goes when it has fewer salient weights than the average unit, not than a fixed share of its inputs.
-- At each change, at most half as large a share of units goes as of weights is replaced.
+- A unit is ablated when it has fewer salient weights than the average unit, not than a fixed share of its inputs.
+- The share of units ablated at a change is at most half of the share of replaced weights.
 - Ablation ends at the width with half of the remaining weights active, or at an eighth of the units.
 
 After each ablation, Erdos-Renyi distributes the network's number of weights again over the living units. Each layer
-leaves out the remainder of the division by its units: about 1% of the weights at 256 units.
+drops the remainder of the division by its units: about 1% of the weights at 256 units.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ from learner_service.sparsity.weights import Weight
 
 # Density between living units at which ablation ends.
 _FILLED = 0.5
-# Largest share of units that is ablated at a time, relative to the share of replaced weights.
+# Largest share of units that is ablated at once, relative to the share of replaced weights.
 _HASTE = 0.5
 # Smallest share of units that a layer keeps.
 _LEAST = 0.125
@@ -35,7 +35,7 @@ _STEPS = 24
 class Structured:
     """Masks of constant fan-in for all layers of a network.
 
-    budgets: active weights of each layer at first. The remainder of the division by its units is left out.
+    budgets: initial number of active weights of each layer. The remainder of the division by its units is dropped.
     sources: for each layer the index of the layer whose units are its inputs; None when it is none of these.
     """
 
@@ -54,7 +54,7 @@ class Structured:
             if is_head and budget < weight.units:
                 raise UserError(
                     f"{setting}: expected a sparsity that leaves each of the {weight.units} units of {weight.name} an "
-                    f"input, got {budget} weights for them; use a lower sparsity, or no sparsity.structured"
+                    f"input, got {budget} weights for them; use a lower sparsity, or leave out sparsity.structured"
                 )
 
     def initial(self, mask: Tensor, generator: torch.Generator) -> None:
@@ -81,7 +81,7 @@ class Structured:
             kept = _largest(magnitudes, connected, count - round(share * count))
             grown = _largest(promise, alive.unsqueeze(1) & inputs & ~kept, round(share * count))
             scores[index] = torch.where(kept, 2.0 + _to_one(magnitudes), _to_one(promise))
-            # Magnitudes decide between units with equally many salient weights.
+            # Magnitudes break ties between units with equally many salient weights.
             salience[index] = (kept | grown).sum(1) + _to_one((magnitudes * kept).sum(1)) / 2
             living[index] = self._without_weak(index, alive, salience[index], share)
         for index, budget in self._spread(living, salience).items():
@@ -99,7 +99,7 @@ class Structured:
         return alive & ~gone
 
     def _spread(self, living: dict[int, Tensor], salience: dict[int, Tensor]) -> dict[int, int]:
-        """The weights of each layer. Removes the least salient units from `living` where units would get no weights."""
+        """The weights of each layer. Removes the least salient units from `living` if units would get no weights."""
         while True:
             layers: dict[int, Weight] = {}
             for index in self._order:
@@ -150,7 +150,7 @@ class Structured:
 
 
 def _largest(values: Tensor, allowed: Tensor, count: int) -> Tensor:
-    """The places of the largest `count` allowed values, or of all allowed ones if fewer; bool of the same shape."""
+    """The positions of the largest `count` allowed values, or of all of them if fewer; bool of the same shape."""
     order = values.masked_fill(~allowed, -torch.inf).flatten().topk(min(count, int(allowed.count_nonzero()))).indices
     chosen = torch.zeros_like(allowed).flatten()
     chosen[order] = True
@@ -163,7 +163,7 @@ def _to_one(values: Tensor) -> Tensor:
 
 
 def _best_inputs(scores: Tensor, living: Tensor, inputs: Tensor, budget: int) -> Tensor:
-    """A mask float32[units, inputs] with equally many inputs, those of highest score, for each living unit."""
+    """A mask float32[units, inputs]. Each living unit gets equally many inputs, those of highest score."""
     fan_in = min(int(inputs.count_nonzero()), max(1, budget // max(1, int(living.count_nonzero()))))
     best = scores.masked_fill(~inputs, -1.0).topk(fan_in, dim=1).indices
     mask = torch.zeros_like(scores).scatter_(1, best, 1.0)

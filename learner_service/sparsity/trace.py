@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-# Modules whose outputs each depend on the one input at the same place.
+# Modules whose outputs each depend only on the input at the same position.
 _ELEMENTWISE = (nn.ReLU, nn.ELU, nn.Tanh, nn.SiLU, nn.GELU, nn.LeakyReLU, nn.Sigmoid, nn.Softplus, nn.Identity)
-# Standard deviation of the noise that is added to units, to find their readers.
+# Standard deviation of the noise that is added to units to find the layers that read them.
 _NOISE = 10.0
 
 
@@ -31,7 +31,7 @@ class Traced:
 
 
 def trace(network: nn.Module, *inputs: Tensor) -> dict[str, Traced]:
-    """Run a copy of a network on a batch, [B, ...] each. Returns its called layers by name. Changes no generator."""
+    """Run a copy of a network on a batch, [B, ...] each. Returns the called layers by name. Changes no generator."""
     copied = copy.deepcopy(network).eval()
     seen = _forward(copied, inputs)
     sources = {traced.source for traced in seen.layers.values() if traced.source is not None}
@@ -57,7 +57,7 @@ def _forward(network: nn.Module, inputs: tuple[Tensor, ...]) -> _Seen:
     sources: dict[int, str] = {}
 
     def record(name: str, module: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
-        # A user's layer that takes its input as a keyword is not traced.
+        # A user's layer that gets its input as a keyword is not traced.
         source = sources.get(id(given[0])) if given else None
         alive.extend((*given[:1], output))
         if isinstance(module, _ELEMENTWISE):
@@ -67,7 +67,7 @@ def _forward(network: nn.Module, inputs: tuple[Tensor, ...]) -> _Seen:
         linear = isinstance(module, nn.Linear)
         positions = output.numel() // len(cast(Tensor, module.weight)) // len(inputs[0])
         if name in seen.layers:
-            # A second call: neither its units nor its inputs have a single place any more.
+            # A second call: its units and its inputs no longer have a single position.
             seen.layers[name] = Traced(positions + seen.layers[name].positions, None)
             for reader, traced in seen.layers.items():
                 if traced.source == name:
@@ -88,7 +88,10 @@ def _forward(network: nn.Module, inputs: tuple[Tensor, ...]) -> _Seen:
 
 
 def _is_read_by_layers_alone(network: nn.Module, inputs: tuple[Tensor, ...], source: str, seen: _Seen) -> bool:
-    """Whether only the layers with this source read its units: with their inputs fixed, noise changes no output."""
+    """Whether only the layers with this source read its units.
+
+    With their inputs fixed, noise must not change an output.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def disturb(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
@@ -107,6 +110,6 @@ def _is_read_by_layers_alone(network: nn.Module, inputs: tuple[Tensor, ...], sou
 
 def _run(network: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     with torch.no_grad(), torch.random.fork_rng(devices=()):
-        # A network that draws random numbers draws the same in each pass.
+        # A network that draws random numbers draws the same numbers in each pass.
         torch.default_generator.manual_seed(0)
         return tuple(each for each in tree_leaves(network(*inputs)) if isinstance(each, Tensor))

@@ -1,4 +1,4 @@
-"""Finds the weights of a network that may be sparse, and their places in the vector of its parameters."""
+"""Finds the weights of a network that may be sparse, and their positions in the vector of its parameters."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ def maskable_weights(*modules: nn.Module) -> tuple[Weight, ...]:
 def multiply_by(active: Sequence[ActiveWeights | None], *modules: nn.Module) -> None:
     """Make the modules' layers use sparse products.
 
-    active: of each of `maskable_weights`; None for dense products, which a user's own kinds of layers keep.
+    active: for each of `maskable_weights`; None for dense products, which a user's own kinds of layers keep.
     """
     start = 0
     for _, part in _parts(modules):

@@ -1,4 +1,4 @@
-"""What a trainer learns from: batches sampled from the replay, or rollouts from the one-pass queue."""
+"""The data of a trainer: batches sampled from the replay, or rollouts from the one-pass queue."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -21,7 +21,10 @@ _MOST_UPDATES_PER_SAMPLE = 8
 
 
 def alike(senders: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
-    """Ascending indexes of at most `size` rows: of each sender, uint64[B], equally many if possible, evenly spaced."""
+    """Ascending indexes of at most `size` rows.
+
+    Each sender, uint64[B], gets equally many rows if possible, evenly spaced.
+    """
     if len(senders) <= size:
         return np.arange(len(senders))
     by_actor = np.argsort(senders, kind="stable")
@@ -29,7 +32,7 @@ def alike(senders: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
     starts = np.flatnonzero(np.append(True, sorted_senders[1:] != sorted_senders[:-1]))
     counts = np.diff(starts, append=len(senders))
     shares = np.zeros_like(counts)
-    # From the fewest rows to the most, so that the others take what an actor leaves.
+    # In the order of their numbers of rows, so that larger senders get the rows that smaller ones leave over.
     for done, actor in enumerate(np.argsort(counts, kind="stable")):
         shares[actor] = min(counts[actor], size // (len(counts) - done))
         size -= shares[actor]
@@ -54,7 +57,7 @@ class Batches(Protocol):
 
     @property
     def steps(self) -> int:
-        """Environment steps of the run through the data that were taken; by default all that are stored."""
+        """Environment steps of the run up to the fetched data; by default all stored steps."""
         return self.buffer.total_transitions
 
     @abstractmethod
@@ -62,23 +65,25 @@ class Batches(Protocol):
         """Fetch data for the next `learn`, once the limiter allows it. Returns False after `timeout` seconds."""
 
     def prepare(self) -> None:
-        """Do what has to be done between `fetch` and `learn`."""
+        """Called between `fetch` and `learn`."""
         return
 
     @abstractmethod
     def learn(self, progress: float) -> Learned:
-        """All updates on the data that were taken. progress: share of the environment steps that is used up."""
+        """Make all updates on the fetched data. progress: used share of the run's environment steps."""
 
     def finish(self) -> None:
-        """Do what has to be done after a `learn` whose loss is finite."""
+        """Called after a `learn` whose loss is finite."""
         return
 
     @abstractmethod
     def observed(self, size: int) -> NDArray[Any] | None:
-        """At most `size` observations last learned from, [B, *policy_observation], of all actors alike; or None."""
+        """At most `size` of the newest observations, [B, *policy_observation], with equal shares of all actors; or
+        None.
+        """
 
     def is_due(self, before: int, updates: int) -> bool:
-        """Whether a policy is due, after `learn` has raised the updates from `before`; by default always."""
+        """Whether to publish a policy, after `learn` has raised the updates from `before`; by default always."""
         return True
 
     def published(self, version: int, parameters: Mapping[str, NDArray[Any]]) -> None:
@@ -86,7 +91,7 @@ class Batches(Protocol):
         return
 
     def discard(self) -> None:
-        """Drop data that were taken ahead, before the state is saved."""
+        """Drop data that were fetched ahead, before the state is saved."""
         return
 
     def close(self) -> None:
@@ -94,7 +99,7 @@ class Batches(Protocol):
         return
 
     def state(self) -> dict[str, Any]:
-        """The state for a checkpoint, as JSON values, besides that of the buffer."""
+        """The state for a checkpoint, as JSON values, without the buffer's state."""
         return {}
 
 
@@ -134,12 +139,13 @@ class SampledBatches(Batches):
     def prepare(self) -> None:
         """Drop transitions that are too far from the policy."""
         if self._dynamic_capacity is not None and self._dynamic_capacity.due:
-            # Finish the draw in progress first. Otherwise the timing of threads decides if it sees dropped transitions.
+            # Finish the draw in progress first. Otherwise the timing of threads decides whether it contains dropped
+            # transitions.
             self._prefetcher.settle()
             self._dynamic_capacity.check()
 
     def learn(self, progress: float) -> Learned:
-        """Update."""
+        """Make the updates on the batch."""
         drawn = self._drawn
         assert drawn is not None
         losses = self._algorithm.update(drawn.batch, drawn.sampled.weights)
@@ -154,7 +160,7 @@ class SampledBatches(Batches):
         return observations[alike(self.buffer.senders(self._drawn.sampled), size)]
 
     def finish(self) -> None:
-        """Give the transitions new priorities."""
+        """Update the priorities of the transitions."""
         assert self._drawn is not None
         self._prefetcher.update_priorities(self._drawn, self._priorities)
 
@@ -172,7 +178,7 @@ class SampledBatches(Batches):
 
 
 class RolloutBatches(Batches):
-    """Rollouts for an on-policy algorithm. A policy is published after each."""
+    """Rollouts for an on-policy algorithm. A policy is published after each rollout."""
 
     def __init__(
         self, config: RunConfig, algorithm: OnPolicyAlgorithm, queue: RolloutQueue, device: torch.device
@@ -184,18 +190,18 @@ class RolloutBatches(Batches):
 
     @property
     def steps(self) -> int:
-        """Those through the rollout. Later ones may be stored, more of them after a restart."""
+        """Environment steps up to the rollout. Later steps may be stored, more of them after a restart."""
         return self.queue.taken_transitions
 
     def fetch(self, timeout: float) -> bool:
         """Fetch the next rollout from the queue."""
-        # The memory of the last one is free before there is a next one.
+        # The memory of the last rollout is freed before the next rollout.
         self._rollout = ()
         self._rollout = self.queue.next_rollout(timeout) or ()
         return bool(self._rollout)
 
     def prepare(self) -> None:
-        """Measure how far the rollout is from the policy, which computes in FP32 here."""
+        """Measure the difference between the rollout and the policy, which computes in FP32 here."""
         self.mismatch.measure(self._rollout)
 
     def learn(self, progress: float) -> Learned:

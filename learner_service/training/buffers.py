@@ -58,7 +58,7 @@ def open_buffer(
             raise UserError(str(error)) from None
         ahead = math.ceil(config.queue.waiting_rollouts * size)
         if config.queue.synchronous:
-            # An actor that waits for the next policy keeps its credits. Those of the others must not wait for them.
+            # An actor that waits for the next policy keeps its credits. The other actors' credits must not wait for it.
             ahead += config.actors * WINDOW * config.actor.segment_length * config.environments_per_actor
         return RolloutQueue(
             opened(earlier_transitions=earlier_transitions),

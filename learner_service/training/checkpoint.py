@@ -28,9 +28,9 @@ class LearnerState:
 
 @dataclass(frozen=True)
 class CheckpointScan:
-    """The newest whole checkpoint of a folder, None without one, and the newer damaged ones with what is wrong.
+    """The newest whole checkpoint of a folder, None without one, and the newer damaged checkpoints with their faults.
 
-    Those that were renamed to NAME.damaged are among them: a killed learner may not have replaced them yet.
+    They include checkpoints that were renamed to NAME.damaged, because a killed learner may not have replaced them yet.
     """
 
     state: LearnerState | None = None
@@ -38,7 +38,7 @@ class CheckpointScan:
 
     @property
     def updates(self) -> int:
-        """Updates of the whole one; -1 without one."""
+        """Updates of the whole checkpoint; -1 without one."""
         return -1 if self.state is None else self.state.updates
 
     def set_damaged_aside(self) -> None:
@@ -53,7 +53,7 @@ class CheckpointScan:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The newest `keep` checkpoints of a run. new_networks: it may go on without any of them, when none is whole."""
+    """The newest `keep` checkpoints of a run. new_networks: the run may continue without any if none is whole."""
 
     directory: Path
     keep: int
@@ -65,7 +65,7 @@ class Checkpoints:
             shutil.rmtree(leftover)
 
     def save(self, state: LearnerState) -> Path:
-        """Write and fsync a checkpoint, then remove those beyond `keep`. Raises OSError, and then changes nothing."""
+        """Write and fsync a checkpoint, then remove those beyond `keep`. If it raises OSError, nothing has changed."""
         final = self.directory / f"{state.updates:012d}"
         partial = final.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
@@ -82,7 +82,7 @@ class Checkpoints:
             folders = (path for path in self.directory.iterdir() if path.name.isdigit())
             for old in sorted(folders, reverse=True)[self.keep :]:
                 if old != final:
-                    # Renamed first: half of it would look like a damaged one.
+                    # Renamed first, because a partly removed checkpoint would look like a damaged one.
                     shutil.rmtree(old.rename(old.with_suffix(".partial")))
         except OSError:
             shutil.rmtree(partial, ignore_errors=True)
@@ -92,8 +92,9 @@ class Checkpoints:
     def load_newest(self, scan: CheckpointScan | None = None) -> LearnerState | None:
         """The newest whole checkpoint; None when there is none. Renames newer, damaged ones to NAME.damaged.
 
-        scan: what was read before; the files are not read again. Raises UserError, and changes nothing, when there
-        are checkpoints but no whole one, when one cannot be read, or when another version of ActorQ wrote it.
+        scan: result of an earlier scan, so that the files are not read again.
+        Raises UserError, and changes nothing, when checkpoints exist but none is whole, when one cannot be read, or
+        when another version of ActorQ wrote it.
         """
         scan = scan or find_newest(self.directory)
         damaged = {folder: reason for folder, reason in scan.damaged.items() if not folder.suffix}
@@ -105,7 +106,7 @@ class Checkpoints:
             )
         for folder, reason in damaged.items():
             _log.error("checkpoint %s is damaged, trying the previous one: %s", folder, reason)
-        # A damaged checkpoint must not count among the newest `keep`.
+        # A damaged checkpoint must not count as one of the newest `keep`.
         scan.set_damaged_aside()
         if damaged and scan.state is None:
             _log.error("no checkpoint is whole: training starts with new networks and the stored replay")
@@ -115,11 +116,11 @@ class Checkpoints:
 def find_newest(directory: Path) -> CheckpointScan:
     """Read the checkpoints in a folder, from the newest to the first whole one.
 
-    Raises UnreadableError when one cannot be read, because it may be the newest whole one, and UserError when another
-    version of ActorQ wrote the whole one.
+    Raises UnreadableError when a checkpoint cannot be read, because it may be the newest whole one. Raises UserError
+    when another version of ActorQ wrote the whole one.
     """
     for replaced in directory.glob("*.replaced"):
-        # A kill has interrupted the replacement, unless the new one is in place.
+        # A kill has interrupted the replacement, unless the new checkpoint is in place.
         if (final := replaced.with_suffix("")).exists():
             shutil.rmtree(replaced)
         else:

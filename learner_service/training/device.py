@@ -1,4 +1,4 @@
-"""Chooses the learner's device, and makes batches that are fast to copy there."""
+"""Selects the learner's device, and makes batches that are fast to copy to it."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,10 @@ from actorq.errors import UserError
 
 
 def choose_device(setting: str) -> torch.device:
-    """The device: cpu, cuda, cuda:N, or auto for a GPU if there is one. Raises UserError when there is none."""
+    """The device: cpu, cuda, cuda:N, or auto for a GPU if there is one.
+
+    Raises UserError when a required GPU is missing.
+    """
     if setting == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(setting)
@@ -23,7 +26,7 @@ def choose_device(setting: str) -> torch.device:
 
 
 def allocator_for(device: torch.device) -> Callable[[tuple[int, ...], str], Array]:
-    """Makes arrays for batches: for a GPU in pinned memory, so that copies are asynchronous; else plain ones."""
+    """A function that makes arrays for batches. For a GPU they are in pinned memory, for asynchronous copies."""
     return _pinned if device.type == "cuda" else np.empty
 
 

@@ -1,4 +1,4 @@
-"""How the actors of an on-policy run draw actions: known from the settings, before there is a network."""
+"""How the actors of an on-policy run draw actions: known from the settings, before a network exists."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from learner_service.algorithms.base import OnPolicyAlgorithm, is_on_policy, set
 def sampling_of(config: RunConfig) -> Sampling:
     """How actors draw actions: the name of one of their samplers; empty for an off-policy algorithm.
 
-    An algorithm that is not built in has it as a constant of its class, or `squash` in its settings.
+    An algorithm that is not built in has a constant `sampling` in its class, or `squash` in its settings.
     """
     if config.algorithm in ALGORITHMS:
         return config.sampling
@@ -35,7 +35,7 @@ def steps_per_policy(config: RunConfig) -> int:
 
 
 def check_told(config: RunConfig, algorithm: OnPolicyAlgorithm) -> None:
-    """Raise UserError when the algorithm is not what actors were told from the settings."""
+    """Raise UserError when the algorithm differs from the values that actors got from the settings."""
     told = sampling_of(config)
     if algorithm.sampling != told:
         raise UserError(

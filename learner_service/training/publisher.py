@@ -1,7 +1,7 @@
 """Publishes policy snapshots to the quantizer over one long stream, and receives its receipts.
 
-The trainer offers a snapshot and continues. A thread sends the newest snapshot. While the quantizer is away, newer
-snapshots replace older ones, because actors want the newest policy only.
+The trainer offers a snapshot and continues. A thread sends the newest snapshot. While the quantizer is unreachable,
+newer snapshots replace older ones, because actors need only the newest policy.
 """
 
 import logging
@@ -30,7 +30,7 @@ from actorq.v1 import tensor_pb2
 
 _log = logging.getLogger(__name__)
 
-# Versions that may wait for a receipt: enough to hide the round trip, few enough to send recent snapshots only.
+# Versions that may wait for a receipt: enough to hide the round trip, few enough to send only recent snapshots.
 _IN_FLIGHT = 2
 
 
@@ -72,14 +72,14 @@ class Publisher:
         self._refused_version = 0
         self._in_flight: deque[int] = deque(maxlen=_IN_FLIGHT + 1)
         self._evaluations: deque[Evaluation] = deque(maxlen=100)
-        # Each with the last version that was sent before it.
+        # Each evaluation with the last version that was sent before it.
         self._unconfirmed: deque[tuple[int, Evaluation]] = deque(maxlen=100)
         self.connected = False
         """Whether the quantizer has answered on the open stream."""
         self.problem = ""
         """The reason why the newest version cannot be published now; empty otherwise."""
         self.fault: ActorQError | None = None
-        """The error that ended publishing for good, such as a quantizer with another run."""
+        """The error that ended publishing permanently, such as a quantizer with another run."""
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
 
     def start(self, graph: PolicyGraph) -> None:
@@ -96,12 +96,12 @@ class Publisher:
             return self.version
 
     def raise_to(self, version: int) -> None:
-        """Publish the next snapshot above this version, because an actor has it already."""
+        """Publish the next snapshot above this version, because an actor already has this version."""
         with self._changed:
             self._floor = max(self._floor, version)
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Send an evaluation to the quantizer, so that it retains the best versions."""
+        """Send an evaluation to the quantizer, which retains the best versions."""
         with self._changed:
             self._evaluations.append(evaluation)
             self._changed.notify_all()
@@ -114,7 +114,7 @@ class Publisher:
     def flush(self, timeout_s: float, wait_for_quantizer: bool = True) -> bool:
         """Wait until the quantizer has received the newest version, and all evaluations are sent.
 
-        wait_for_quantizer: also wait while the quantizer is away.
+        wait_for_quantizer: also wait while the quantizer is unreachable.
         Returns False after `timeout_s` seconds, and at once after a fault or `close`.
         """
 
@@ -138,7 +138,8 @@ class Publisher:
 
     def _run(self) -> None:
         try:
-            # A too large checkpoint never succeeds. `_publish` turns a temporary ExhaustedError into UnavailableError.
+            # A checkpoint that is too large never succeeds. `_publish` turns a temporary ExhaustedError into
+            # UnavailableError.
             retried = (UnavailableError,)
             keep_connected(self._publish, self._stop, self.client.peer, random.Random(), retried=retried)
         except ActorQError as error:
@@ -165,7 +166,7 @@ class Publisher:
             for response in call:
                 if response.WhichOneof("payload") == "ready":
                     # After a version that could not be stored, only the next receipt shows progress. Otherwise each
-                    # attempt would be a success at first, and the next one would follow at once.
+                    # attempt would count as a success at its start, and the next attempt would follow at once.
                     if not self.problem:
                         connected()
                     self._begin(wire.ready_from_proto(response.ready), ready)
@@ -173,7 +174,7 @@ class Publisher:
                     connected()
                     self._handle_receipt(wire.receipt_from_proto(response.receipt))
         except Exception as error:
-            # First of all: a snapshot that is offered from now on goes to the next stream.
+            # Done first: a snapshot that is offered later goes to the next stream.
             ended.set()
             self._raise_unless_stopped(error)
         finally:
@@ -198,11 +199,12 @@ class Publisher:
             connected = self.connected
             sending = connected and self._sent_version > self._received_version
             if sending and isinstance(translated, InvalidInputError):
-                # Assume that the older of two versions in flight was refused. If not, the newer one is refused next.
+                # Assume that the older of two versions in flight was refused. If not, the newer version is refused
+                # next.
                 self._refused_version = max(self._refused_version, min(self._in_flight, default=self._sent_version))
         if sending and isinstance(translated, InvalidInputError | ConflictError):
-            # One bad version, such as a policy with NaN, must not end the run, because the next one may be good. Also,
-            # the quantizer may have received a version over a broken stream that counts as unsent here.
+            # One bad version, such as a policy with NaN, must not end the run, because the next version may be good.
+            # Also, the quantizer may have received a version over a broken stream that counts as unsent here.
             _log.warning("version %d was refused: %s", self._sent_version, translated)
             raise UnavailableError(f"{self.client.peer} ended the stream with version {self._sent_version}") from error
         if sending and isinstance(translated, UnavailableError) and is_as_sent(error):
@@ -216,15 +218,16 @@ class Publisher:
 
     def _begin(self, message: wire.Ready, ready: deque[wire.Ready]) -> None:
         if message.newest_version > self.version + MAX_VERSION_STEP:
-            # Try again later, because an operator may correct this, and the run continues.
+            # Tried again later, because an operator may correct this while the run continues.
             raise UnavailableError(
-                f"{self.client.peer}: expected to publish from version {self.version + MAX_VERSION_STEP} at most, "
+                f"{self.client.peer}: expected to publish from at most version {self.version + MAX_VERSION_STEP}, "
                 f"{MAX_VERSION_STEP} above the newest here, got {message.newest_version}; does its store belong to "
                 "another run?"
             )
         with self._changed:
             newest, sent, snapshot = message.newest_version, self._sent_version, self._snapshot
-            # A number is sent once only: a quantizer that lost its store may have served an unconfirmed version.
+            # A number is sent only once, because a quantizer that lost its store may have served an unconfirmed
+            # version.
             unconfirmed = snapshot is not None and max(newest, self._refused_version) < snapshot[0] <= sent
             if unconfirmed or (newest > sent and newest >= self.version):
                 # A learner that restarts from an older checkpoint continues above the versions published before.
@@ -272,7 +275,7 @@ class Publisher:
                 yield from checkpoint_requests(sent, snapshot, self._graph, ready[0].encodings)
 
     def _reserve(self, version: int) -> bool:
-        """Write a version's number to the disk. Returns False when that fails; the stream then has to end."""
+        """Write a version's number to the disk. Returns False when that fails; then the stream must end."""
         try:
             if self.mark is not None:
                 self.mark.reserve(version)

@@ -1,12 +1,12 @@
-"""Chooses the number of threads of torch's operations on the CPU (`learner.torch_threads`).
+"""Chooses the number of torch's threads for operations on the CPU (`learner.torch_threads`).
 
-`auto` takes the smallest number within 10% of the fastest. It measures updates of a second algorithm with the run's
-configuration, on random data; for large networks and on-policy algorithms, passes through its policy. The run's own
-algorithm stays as it is.
+`auto` chooses the smallest number within 10% of the fastest. It measures updates of a second algorithm with the run's
+configuration, on random data. For large networks and on-policy algorithms, it measures passes through the policy. The
+run's own algorithm is not changed.
 
-A sum over several threads adds numbers in another order than on one thread. Updates are therefore reproducible for a
-fixed number. A checkpoint has the number that was measured, and a learner that resumes takes it again. It measures
-anew only when the limit of cores is another one.
+A sum over several threads adds numbers in another order than a sum on one thread. Therefore updates are reproducible
+only with a fixed number. A checkpoint contains the measured number, and a learner that resumes uses it again. It
+measures again only when the limit of cores has changed.
 """
 
 import logging
@@ -32,17 +32,17 @@ _log = logging.getLogger(__name__)
 
 AUTO: Literal["auto"] = "auto"
 Measure = Callable[[RunConfig, EnvironmentSpec, Sequence[int]], dict[int, float]]
-# A number of threads is good enough with this share of the best speed.
+# A number of threads is good enough above this share of the best speed.
 _GOOD_ENOUGH = 0.9
 # Time for the turns after the first one of each number of threads.
 _BUDGET_S = 0.3
 _MOST_ROUNDS = 30
-# A short operation takes this many times as long if its threads wait for a core that another program uses.
+# If a short operation is this many times as slow, its threads wait for a core that another program uses.
 _BUSY = 5.0
 _PROBES, _PROBED_NUMBERS = 20, 2**18
-# Minibatches of one call. Their number is small, so that few calls of large networks take little time.
+# Minibatches of one call. Only a few, so that calls of large networks are short.
 _MINIBATCHES = 2
-# With more parameters only passes through the policy are measured. Updates take seconds there, and mostly products.
+# With more parameters, only passes through the policy are measured. Updates would need seconds, mostly for products.
 _LARGEST_UPDATED = 1_000_000
 
 
@@ -55,10 +55,10 @@ class Threads:
 
 
 def set_configured(config: RunConfig, limit: int | None = None) -> None:
-    """Set the configured number of threads for all threads that start from now on; 1 for `auto` until `choose`.
+    """Set the configured number of threads for all threads that start later. With `auto` it is 1 until `choose`.
 
-    limit: the cores of this process; those that the system tells by default. A larger number gets a warning only. The
-    updates are right, and a run with this number can continue on a machine with fewer cores.
+    limit: the cores of this process; by default the number that the system reports. A larger number only gives a
+        warning. The updates are right, and a run with this number can continue on a machine with fewer cores.
     """
     configured, limit = config.learner.torch_threads, limit or usable_cores()
     asked = 1 if configured == AUTO else configured
@@ -81,8 +81,8 @@ def choose(
 ) -> Threads | None:
     """Choose and set the number of threads if `learner.torch_threads` is auto; None for a fixed number.
 
-    config: with the precision that the run's algorithm has chosen. saved: of the checkpoint of a resumed run.
-    limit: the cores of this process; those that the system tells by default.
+    config: with the precision that the run's algorithm has chosen. saved: from the checkpoint of a resumed run.
+    limit: the cores of this process; by default the number that the system reports.
     measure: returns seconds of an update by number of threads.
     """
     if config.learner.torch_threads != AUTO:
@@ -118,9 +118,9 @@ def free_numbers(
     set_threads: Callable[[int], None] = torch.set_num_threads,
     probe: Callable[[], object] | None = None,
 ) -> list[int]:
-    """The numbers of threads, up to the first one for which there are not enough free cores.
+    """The numbers of threads, up to the first number without enough free cores.
 
-    An update has hundreds of operations. On busy cores it could take seconds. A probe has few operations.
+    An update has hundreds of operations. On busy cores it could last seconds. A probe has few operations.
     """
     if probe is None:
         x = torch.ones(_PROBED_NUMBERS)
@@ -152,10 +152,10 @@ def time_threads(
     set_threads: Callable[[int], None] = torch.set_num_threads,
     budget_s: float = _BUDGET_S,
 ) -> dict[int, float]:
-    """Median seconds of a call with each number of threads, which take turns.
+    """Median seconds of a call with each number of threads. The numbers alternate.
 
-    Turns end after the budget, but each number has at least one. The first turn does not count if there are more,
-    because threads start in it.
+    The turns end after the budget, but each number has at least one turn. If there are more, the first turn does not
+    count, because threads start in it.
     """
     call()
     seconds: dict[int, list[float]] = {number: [] for number in numbers}
@@ -172,7 +172,7 @@ def time_threads(
 
 
 def update_seconds(config: RunConfig, spec: EnvironmentSpec, numbers: Sequence[int]) -> dict[int, float]:
-    """Seconds of updates on random data by number of threads. Leaves the number of threads at one of them."""
+    """Seconds of updates on random data by number of threads. Changes the number of threads of this process."""
     torch.set_num_threads(1)
     algorithm: AnyAlgorithm = make_algorithm(config, spec, torch.device("cpu"))
     is_large = sum(each.numel() for each in algorithm.policy.parameters()) > _LARGEST_UPDATED

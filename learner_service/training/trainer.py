@@ -1,11 +1,11 @@
 """The training loop: wait for data, learn, publish, save. One thread owns the algorithm.
 
 Off-policy: during the updates on one batch, another thread draws the next batch. A batch has the minibatches of several
-updates. The priorities of a draw are therefore one batch old, at most 16 updates. This is less than the delay between
-an actor's step and its arrival. A batch that was drawn ahead is dropped before a checkpoint. So this learner and one
-that restores the checkpoint continue with the same draws.
+updates. Therefore the priorities of a draw are one batch old, at most 16 updates. This is less than the delay between
+an actor's step and its arrival. A batch that was drawn ahead is dropped before a checkpoint. So this learner and a
+learner that restores the checkpoint continue with the same draws.
 
-On-policy: a rollout is taken out of the queue and learned from, then a policy is published.
+On-policy: the trainer gets a rollout from the queue and learns from it. Then it publishes a policy.
 """
 
 import logging
@@ -45,7 +45,7 @@ class Trainer:
     """Runs on its own thread from `start` to `stop`. The control methods are thread-safe.
 
     quantization_aware: decides which updates compute with the actors' rounded policy.
-    calibration: chooses among the observations for a policy's fidelity.
+    calibration: selects observations for a policy's fidelity.
     write: writes a checkpoint after the given number of updates, and returns its folder. Runs on the trainer's thread.
     """
 
@@ -81,12 +81,12 @@ class Trainer:
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
 
     def start(self) -> None:
-        """Publish the current policy, so that actors can act, and start training."""
+        """Publish the present policy, so that actors can act, and start training."""
         self.publish()
         self._thread.start()
 
     def pause(self) -> int:
-        """Pause until `resume`. Waits for the updates under way or for `resume`, and returns the updates so far."""
+        """Pause until `resume`. Waits for the current updates or for `resume`, and returns the updates so far."""
         with self._changed:
             self.paused = True
             self._changed.notify_all()
@@ -124,13 +124,13 @@ class Trainer:
 
     @property
     def made_updates(self) -> bool:
-        """Whether there were updates since this process started."""
+        """Whether this process has made updates."""
         return self.updates > self._updates_before
 
     def publish(self) -> int:
-        """Offer the current policy as the newest version. Returns its number."""
+        """Offer the present policy as the newest version. Returns its number."""
         buffer, size = self.batches.buffer, self.config.publication.calibration_size
-        # Those of the last updates, else the newest stored ones.
+        # Observations of the last updates, otherwise the newest stored ones.
         if (observed := self.batches.observed(size)) is None:
             observed = buffer.newest_observations(size)
         rows = with_a_row(self.calibration(observed), buffer.spec)
@@ -190,9 +190,9 @@ class Trainer:
             self.publish()
 
     def _normalize(self) -> None:
-        """Set the normalizer to the mean and deviation of all observations that were counted.
+        """Set the normalizer to the mean and deviation of all counted observations.
 
-        Call it together with updates only. A resumed run gets its normalizer from the checkpoint, with its networks.
+        Call it only together with updates. A resumed run gets its normalizer from the checkpoint, with its networks.
         """
         moments = self.batches.buffer.observation_moments()
         if moments is not None:
@@ -217,5 +217,5 @@ class Trainer:
 
 
 def takes_noise(algorithm: AnyAlgorithm) -> bool:
-    """Whether the policy takes noise as its second input. Those of on-policy algorithms do not."""
+    """Whether the policy has noise as its second input. Policies of on-policy algorithms do not."""
     return bool(getattr(algorithm, "takes_noise", False))

@@ -1,1 +1,1 @@
-"""Experiment trackers that get a run's scalars beside TensorBoard, each in a process of its own."""
+"""Experiment trackers that get a run's scalars in addition to TensorBoard, each in its own process."""

@@ -14,12 +14,12 @@ with fast_imports():
 from learner_service.reporting.sinks.serving import Start, finished, flat, serve
 
 _RUN_TAG = "actorq.run_id"
-# MLflow takes at most 100 parameters and 1000 metrics in a request.
+# MLflow accepts at most 100 parameters and 1000 metrics in a request.
 _PARAMETERS = 100
 
 
 class MLflow:
-    """The MLflow run with the run's id as a tag. So a resumed run continues it."""
+    """The MLflow run with the run's id as a tag, so that a resumed run continues it."""
 
     def __init__(self, start: Start) -> None:
         mlflow.set_tracking_uri(start.target)
@@ -32,7 +32,7 @@ class MLflow:
             return
         tags = {_RUN_TAG: start.run_id}
         self._id = self._client.create_run(experiment, tags=tags, run_name=start.name).info.run_id
-        # MLflow refuses to change a parameter. So a resumed run keeps those of its start.
+        # MLflow refuses to change a parameter, so a resumed run keeps the parameters of its start.
         parameters = [Param(name, str(value)) for name, value in start.parameters.items()]
         for first in range(0, len(parameters), _PARAMETERS):
             self._client.log_batch(self._id, params=parameters[first : first + _PARAMETERS])

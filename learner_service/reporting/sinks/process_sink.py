@@ -1,4 +1,4 @@
-"""Sends a run's scalars to an experiment tracker, without waiting for it."""
+"""Sends a run's scalars to an experiment tracker without waiting for it."""
 
 import json
 import logging
@@ -19,11 +19,11 @@ from actorq.config.run_config import RunConfig
 from actorq.extras import require
 from learner_service.reporting.sinks.serving import Start, flat
 
-# Rows that may wait for a slow tracker. A run has about three rows a second.
+# Maximum number of rows that wait for a slow tracker. A run has about three rows a second.
 _WAITING_ROWS = 4_096
-# Time that a tracker has for the last rows when a run is over or its learner leaves.
+# Time for a tracker to receive the last rows when a run is over or its learner leaves.
 _PATIENCE_S = 10.0
-# MLflow reports its use to its makers, and refuses folders, unless told otherwise.
+# Without these settings, MLflow sends usage data to its makers and refuses folders.
 _DEFAULTS = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
 
 _log = logging.getLogger(__name__)
@@ -33,9 +33,9 @@ _log = logging.getLogger(__name__)
 class ProcessSink:
     """A sink of scalars: a process that takes lines of JSON, a bounded queue, and a thread that writes.
 
-    The process starts with the first scalars. It is a program of its own and not a fork, because the learner has gRPC's
-    threads. It ends when its standard input closes. When it fails, the reason is logged once, and the run goes on.
-    kind: mlflow or wandb. patience_s: longest time that `close` takes.
+    The process starts with the first scalars. It is a separate program and not a fork, because the learner has gRPC's
+    threads. It ends when its standard input closes. When it fails, the reason is logged once, and the run continues.
+    kind: mlflow or wandb. patience_s: longest duration of `close`.
     """
 
     kind: str
@@ -50,14 +50,14 @@ class ProcessSink:
         self._thread.start()
 
     def add(self, scalars: Mapping[str, float], step: int, wall_time: float) -> None:
-        """Queue scalars of an environment step. wall_time: unix seconds. Leaves them out when the queue is full."""
+        """Queue the scalars of an environment step, or drop them when the queue is full. wall_time: unix seconds."""
         if self._ended:
             return
         try:
             self._rows.put_nowait({"scalars": scalars, "step": step, "wall_time": wall_time})
         except queue.Full:
             if not self._late:
-                _log.warning("%s is slower than the run: some of its scalars are left out", self.kind)
+                _log.warning("%s is slower than the run: some of its scalars are dropped", self.kind)
             self._late = True
 
     def close(self, summary: Mapping[str, Any] | None = None) -> None:
@@ -71,7 +71,7 @@ class ProcessSink:
                 self._rows.put(last, timeout=max(0.0, deadline - time.monotonic()))
             self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive() and self._process is not None:
-            _log.warning("%s did not take the last scalars within %.0f s", self.kind, self.patience_s)
+            _log.warning("%s did not accept the last scalars within %.0f s", self.kind, self.patience_s)
             self._process.kill()
 
     def _write(self) -> None:
@@ -80,11 +80,14 @@ class ProcessSink:
         except OSError as error:
             reason = error.strerror or str(error)
         if reason:
-            _log.warning("the run goes on without %s: %s", self.kind, reason)
+            _log.warning("the run continues without %s: %s", self.kind, reason)
         self._ended = True
 
     def _serve(self) -> str:
-        """Write rows until there are no more or the process has ended. Returns the reason of a failure, else empty."""
+        """Write rows until the end of the queue or of the process.
+
+        Returns the reason of a failure, otherwise an empty text.
+        """
         row = self._rows.get()
         if row is None:
             return ""
@@ -119,7 +122,7 @@ def process_sinks(
     config: RunConfig, run_id: str, directory: Path, patience_s: float = _PATIENCE_S
 ) -> Iterator[ProcessSink]:
     """The sinks that the settings name. Raises UserError when a package is missing."""
-    # Without the settings of other algorithms, and without addresses of trackers, which may have passwords.
+    # Without the settings of other algorithms, and without trackers' addresses, which may contain passwords.
     others = {"telemetry", *ALGORITHMS} - {config.algorithm}
     settings = {name: value for name, value in config.model_dump(mode="json").items() if name not in others}
     parameters = dict(flat(settings, "."))

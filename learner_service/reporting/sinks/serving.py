@@ -1,4 +1,4 @@
-"""The program of a sink's process: takes rows from standard input until it closes."""
+"""The program of a sink's process: reads rows from standard input until it closes."""
 
 import json
 import os
@@ -16,7 +16,9 @@ _LEFT_ALONE_S = 10
 
 @dataclass(frozen=True)
 class Start:
-    """What a tracker needs to begin. target: server or project. run_id: of all learners. parameters: by dotted name."""
+    """The data for starting a tracker. target: server or project. run_id: the same for all learners of the run.
+    parameters: by dotted name.
+    """
 
     target: str
     run_id: str
@@ -29,19 +31,19 @@ class Tracker(Protocol):
     """A run in an experiment tracker. A call may block and may raise any exception."""
 
     def add(self, scalars: Mapping[str, float], step: int, wall_time: float) -> None:
-        """Add scalars of an environment step. wall_time: unix seconds."""
+        """Add the scalars of an environment step. wall_time: unix seconds."""
 
     def finish(self, summary: Mapping[str, Any] | None) -> None:
-        """End the run. summary: what summary.json has; None when the learner has failed."""
+        """End the run. summary: content of summary.json; None when the learner has failed."""
 
 
 def serve(make: Callable[[Start], Tracker]) -> int:
-    """Give rows to a tracker until standard input closes. The first failure ends it, with one line on standard output.
+    """Pass rows to a tracker until standard input closes. The first failure ends it, with one line on standard output.
 
-    Standard output then has nothing else: what libraries print goes to standard error.
+    Standard output has nothing else: the output of libraries goes to standard error.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
-        # The learner gets these too, and closes standard input when it has sent its last rows.
+        # The learner also gets these signals, and closes standard input when it has sent its last rows.
         signal.signal(number, signal.SIG_IGN)
     with os.fdopen(os.dup(sys.stdout.fileno()), "w") as answer:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -71,7 +73,7 @@ def _track_rows(make: Callable[[Start], Tracker]) -> None:
 
 
 def flat(tree: Mapping[str, Any], separator: str, above: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of a tree, with the names on their paths joined."""
+    """The leaves of a tree, named by the joined names on their paths."""
     for name, value in tree.items():
         if isinstance(value, dict) and value:
             yield from flat(value, separator, f"{above}{name}{separator}")
@@ -80,5 +82,5 @@ def flat(tree: Mapping[str, Any], separator: str, above: str = "") -> Iterator[t
 
 
 def finished(summary: Mapping[str, Any] | None) -> bool:
-    """Whether a run is over and nobody stopped it."""
+    """Whether a run is over and was not stopped by an operator."""
     return summary is not None and summary["state"] in ("solved", "budget ended")

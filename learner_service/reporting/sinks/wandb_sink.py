@@ -15,7 +15,7 @@ _STEP = "environment_steps"
 
 
 class Wandb:
-    """The W&B run with the run's own id. So a resumed run continues it."""
+    """The W&B run with the run's own id, so that a resumed run continues it."""
 
     def __init__(self, start: Start) -> None:
         self._run = wandb.init(
@@ -26,10 +26,10 @@ class Wandb:
             config=dict(start.parameters),
             resume="allow",
             allow_val_change=True,
-            # The process, its output and its code are those of the sink, and not of the run.
+            # The sink's own process, output and code say nothing about the run.
             settings=wandb.Settings(console="off", silent=True, disable_git=True, x_disable_stats=True),
         )
-        # W&B's own step cannot go back. A resumed run may repeat a step.
+        # W&B's own step cannot decrease, but a resumed run may repeat a step.
         self._run.define_metric(_STEP)
         self._run.define_metric("*", step_metric=_STEP)
 
