@@ -14,7 +14,7 @@ from tests.actor_service.actor_policies import constant_policy
 from tests.actor_service.actor_process import beside, first_policy, running_actor, status_when
 
 
-def test_draining_an_actor_sends_what_is_queued(learner: ScriptedLearner, quantizer: ScriptedQuantizer) -> None:
+def test_draining_an_actor_sends_the_queued_segments(learner: ScriptedLearner, quantizer: ScriptedQuantizer) -> None:
     learner.membership = membership(segment_length=2, queue_segments=1)
     with running_actor(beside(learner, quantizer)) as (client, ended):
         first_policy(learner, quantizer, constant_policy([0.0, 1.0]))
@@ -33,7 +33,7 @@ def test_draining_an_actor_sends_what_is_queued(learner: ScriptedLearner, quanti
         assert ended.result(DEADLINE_S) == EXIT_OK
 
 
-def test_a_drain_tells_of_segments_that_the_learner_does_not_take(
+def test_a_drain_reports_segments_that_the_learner_refuses(
     learner: ScriptedLearner, quantizer: ScriptedQuantizer
 ) -> None:
     learner.membership = membership(segment_length=2)
@@ -108,7 +108,7 @@ def test_a_drain_whose_learner_loses_stored_segments_has_sent_none(
             ended.result(DEADLINE_S)
 
 
-def test_an_actor_that_lingers_serves_after_the_end_of_the_run_until_it_is_told_to_end(
+def test_a_lingering_actor_serves_after_the_end_of_the_run_until_sigterm(
     learner: ScriptedLearner, quantizer: ScriptedQuantizer
 ) -> None:
     learner.membership = membership(segment_length=2)
@@ -125,7 +125,7 @@ def test_an_actor_that_lingers_serves_after_the_end_of_the_run_until_it_is_told_
     assert ended.result(DEADLINE_S) == EXIT_OK
 
 
-def test_an_actor_lingers_for_so_long_and_no_longer(learner: ScriptedLearner, quantizer: ScriptedQuantizer) -> None:
+def test_an_actor_lingers_only_for_the_configured_time(learner: ScriptedLearner, quantizer: ScriptedQuantizer) -> None:
     learner.membership = membership(segment_length=2)
     lingering = beside(learner, quantizer).model_copy(update={"linger_s": 0.01})
     with running_actor(lingering) as (_, ended):

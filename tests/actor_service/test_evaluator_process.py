@@ -86,7 +86,7 @@ def test_a_requested_evaluation_calls_the_policy_with_as_many_rows_as_an_actor(
     assert rows == [3]
 
 
-def test_auto_chooses_among_the_schemes_that_there_are(quantizer: ScriptedQuantizer) -> None:
+def test_auto_chooses_among_the_available_schemes(quantizer: ScriptedQuantizer) -> None:
     quantizer.offer(*(in_scheme(scheme, version=3) for scheme in ("fp32", "int8-weights")))
     with running_actor(standalone(quantizer)) as (client, _):
         *_, evaluation = client.evaluate(1, "auto")
@@ -138,7 +138,7 @@ def test_a_standalone_actor_finds_the_fastest_scheme_of_a_version(quantizer: Scr
         assert evaluation.scheme == "int8-weights"
 
 
-def test_an_auto_evaluator_evaluates_what_it_has_chosen_only(
+def test_an_auto_evaluator_evaluates_only_its_chosen_scheme(
     learner: ScriptedLearner, quantizer: ScriptedQuantizer
 ) -> None:
     learner.membership = membership(scheme="auto", evaluation_episodes=2)
@@ -165,7 +165,7 @@ def test_draining_a_standalone_actor_answers_and_ends_it(quantizer: ScriptedQuan
         assert ended.result(DEADLINE_S) == EXIT_OK
 
 
-def test_an_evaluator_evaluates_again_when_the_learner_went_back(
+def test_an_evaluator_evaluates_again_after_the_learner_lost_updates(
     learner: ScriptedLearner, quantizer: ScriptedQuantizer
 ) -> None:
     learner.membership = membership(evaluation_episodes=2, evaluation_period_updates=250)
@@ -191,7 +191,7 @@ def test_an_evaluator_evaluates_again_when_the_learner_went_back(
         stop(learner, ended, acknowledged=3)
 
 
-def test_an_evaluator_has_a_version_held_before_it_evaluates_it_and_takes_a_newer_one_when_it_is_gone(
+def test_an_evaluator_holds_a_version_first_and_chooses_a_newer_one_if_it_is_removed(
     learner: ScriptedLearner, quantizer: ScriptedQuantizer
 ) -> None:
     learner.membership = membership(evaluation_episodes=2, evaluation_period_updates=250)
@@ -221,9 +221,7 @@ def test_an_evaluator_evaluates_a_lost_version_when_the_quantizer_has_it_again(
         stop(learner, ended, acknowledged=1)
 
 
-def test_an_evaluator_that_is_drained_breaks_its_evaluation_off(
-    learner: ScriptedLearner, quantizer: ScriptedQuantizer
-) -> None:
+def test_draining_an_evaluator_stops_its_evaluation(learner: ScriptedLearner, quantizer: ScriptedQuantizer) -> None:
     learner.membership = membership(evaluation_episodes=MANY)
     with running_actor(beside(learner, quantizer, "evaluator")) as (client, ended):
         first_policy(learner, quantizer, at_step(1, 1_000))
@@ -260,7 +258,7 @@ def test_a_standalone_actor_draws_actions_on_demand(quantizer: ScriptedQuantizer
     assert max(greedy.lengths) <= 11 < max(sampled.lengths)
 
 
-def test_an_evaluator_evaluates_as_its_seed_says(learner: ScriptedLearner, quantizer: ScriptedQuantizer) -> None:
+def test_an_evaluator_follows_its_seed(learner: ScriptedLearner, quantizer: ScriptedQuantizer) -> None:
     with running_actor(beside(learner, quantizer, "evaluator")):
         first_policy(learner, quantizer, at_step(1, 1_000))
         evaluation = learner.evaluation()

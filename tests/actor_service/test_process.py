@@ -22,7 +22,7 @@ from tests.actor_service.actor_policies import constant_policy, logits_policy
 from tests.actor_service.actor_process import MANY, beside, first_policy, in_scheme, running_actor, status_when, stop
 
 
-def test_an_auto_actor_acts_and_tells_in_which_scheme(
+def test_an_auto_actor_reports_the_scheme_that_it_uses(
     learner: ScriptedLearner, quantizer: ScriptedQuantizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -71,7 +71,7 @@ class LearnerOfARunThatIsOver(ScriptedLearner):
         return await super().Join(request, context)
 
 
-def test_an_actor_waits_quietly_while_the_run_is_over_and_joins_when_it_goes_on(
+def test_an_actor_waits_quietly_while_the_run_is_over_and_joins_when_it_continues(
     quantizer: ScriptedQuantizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     peer = LearnerOfARunThatIsOver(refusals=3)
@@ -173,7 +173,7 @@ class LearnerThatListens(ScriptedLearner):
         return await super().Join(request, context)
 
 
-def test_an_actor_of_a_restored_run_leaves_the_learner_before_it(
+def test_an_actor_of_a_restored_run_leaves_the_older_learner(
     quantizer: ScriptedQuantizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     peer = LearnerThatListens()
@@ -219,7 +219,7 @@ def test_an_actor_ends_when_its_learner_has_another_run(learner: ScriptedLearner
             ended.result(DEADLINE_S)
 
 
-def test_an_actor_takes_no_policy_of_another_run_and_waits_for_those_of_its_own(
+def test_an_actor_ignores_policies_of_another_run_and_waits_for_its_own(
     learner: ScriptedLearner, quantizer: ScriptedQuantizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     learner.membership = membership(segment_length=2)
@@ -263,7 +263,7 @@ def drawing(**changes: Any) -> Membership:
     return replace(place, exploration=Exploration((), (), sampling="clipped"))
 
 
-def test_an_actor_of_a_run_that_draws_actions_tells_their_probabilities(
+def test_an_actor_of_a_run_that_draws_actions_sends_their_probabilities(
     learner: ScriptedLearner, quantizer: ScriptedQuantizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     learner.membership = drawing(environments_per_actor=2, segment_length=16)
@@ -305,7 +305,7 @@ def test_an_actor_waits_as_long_as_the_run_says_for_a_newer_policy(
 LARGE_SEED = 2
 
 
-def test_an_actor_begins_as_its_seed_says_and_tells_the_end_of_the_run(
+def test_an_actor_follows_its_seed_and_reports_the_end_of_the_run(
     learner: ScriptedLearner, quantizer: ScriptedQuantizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -324,7 +324,7 @@ def test_an_actor_begins_as_its_seed_says_and_tells_the_end_of_the_run(
     environments.close()
 
 
-def test_an_actor_without_credit_reports_what_it_did_and_that_it_waits(
+def test_an_actor_without_credit_reports_its_steps_and_its_waiting_time(
     learner: ScriptedLearner, quantizer: ScriptedQuantizer
 ) -> None:
     learner.membership = membership(segment_length=2, queue_segments=1, report_period_s=0.01)

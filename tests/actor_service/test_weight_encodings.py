@@ -19,7 +19,7 @@ def unsigned(version: int) -> Policy:
     return replace(policy, descriptor=replace(policy.descriptor, weight_encoding=UNSIGNED))
 
 
-def test_unsigned_weights_act_from_the_first_policy_on_and_nothing_else_does(
+def test_an_actor_with_unsigned_weights_uses_only_these_from_its_first_policy(
     learner: ScriptedLearner, quantizer: ScriptedQuantizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     learner.membership = membership(scheme="int8", segment_length=2)

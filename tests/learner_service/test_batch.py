@@ -13,7 +13,7 @@ def batch_of(rows: int) -> Batch:
     return Batch(rewards=torch.arange(float(rows)), actions=torch.arange(2 * rows).view(rows, 2))
 
 
-def test_a_missing_column_is_told_with_those_that_there_are() -> None:
+def test_a_missing_column_is_an_error_that_lists_the_columns() -> None:
     with pytest.raises(AttributeError, match=r"returns.*rewards, actions"):
         _ = batch_of(3).returns
     assert "rewards" in batch_of(3)
@@ -31,7 +31,7 @@ def test_minibatches_are_views_and_have_all_rows() -> None:
     assert torch.equal(joined.actions[joined.rewards == 3], batch.actions[3:4])
 
 
-def test_changed_columns_leave_the_batch_as_it_was() -> None:
+def test_changed_columns_do_not_change_the_batch() -> None:
     batch = batch_of(2)
     assert batch.with_columns(rewards=torch.ones(2)).without("actions").columns.keys() == {"rewards"}
     assert batch.rewards.tolist() == [0, 1]

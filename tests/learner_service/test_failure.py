@@ -22,11 +22,11 @@ def test_a_learner_that_left_in_order_between_two_failures_makes_them_no_repetit
     assert not fails_again(tmp_path, ValueError("no"), life=3, made_updates=False)
 
 
-def test_a_damaged_note_counts_for_nothing(tmp_path: Path) -> None:
+def test_a_damaged_file_of_the_last_failure_is_ignored(tmp_path: Path) -> None:
     fails_again(tmp_path, ValueError("no"), life=1, made_updates=False)
     (tmp_path / "failure.json").write_bytes(b"\xff")
     assert not fails_again(tmp_path, ValueError("no"), life=2, made_updates=False)
 
 
-def test_a_disk_that_takes_nothing_ends_no_learner(tmp_path: Path) -> None:
+def test_a_full_disk_does_not_end_the_learner(tmp_path: Path) -> None:
     assert not fails_again(tmp_path / "absent" / "folder", ValueError("no"), life=1, made_updates=False)

@@ -46,7 +46,7 @@ def names(learner: Running) -> list[str]:
     return [family.name for family in learner.service.metrics()]
 
 
-def test_every_name_is_there_before_anything_came(learner: Running) -> None:
+def test_every_metric_exists_before_any_data(learner: Running) -> None:
     told = samples(learner)
     assert told["actorq_learner_state", "waiting for actors"] == 1
     assert told["actorq_learner_environment_steps_total",] == 0
@@ -61,7 +61,7 @@ def test_every_name_is_there_before_anything_came(learner: Running) -> None:
         stream.close()
 
 
-def test_segments_are_counted_by_what_became_of_them(learner: Running) -> None:
+def test_segments_are_counted_by_their_outcome(learner: Running) -> None:
     with LearnerClient(learner.address) as client:
         stream = joined(client, "actor-0")
         stream.await_credit(2)
@@ -78,9 +78,7 @@ def test_segments_are_counted_by_what_became_of_them(learner: Running) -> None:
         assert told["actorq_learner_environment_steps_total",] == told["actorq_learner_replay_transitions",] == 16
 
 
-def test_a_replay_that_forgets_tells_how_far_off_the_oldest_are_and_what_went(
-    learner: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dynamic_capacity_has_metrics_of_distance_and_drops(learner: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "actorq_learner_replay_dropped_transitions_total" not in {name for name, *_ in samples(learner)}
     now = Reporter.status
     forgetful = DynamicCapacityStatus(transitions=900, distance=0.25, drops=2, dropped_transitions=220)
@@ -90,7 +88,7 @@ def test_a_replay_that_forgets_tells_how_far_off_the_oldest_are_and_what_went(
     assert told["actorq_learner_replay_dropped_transitions_total",] == 220
 
 
-def test_energy_is_told_in_joules_and_grams_for_each_service(learner: Running) -> None:
+def test_energy_is_measured_in_joules_and_grams_for_each_service(learner: Running) -> None:
     actor = ProcessStats("actor-0", "actor", "node-1", 7, 1.0, 4.0, 1_000_000, 1_000_000)
     energy = NodeEnergy("node-1", 0.0, 0.0, 0.0, 0.0, 0.0, "test")
     later = NodeEnergy("node-1", 1e-3, 0.0, 0.0, 5e-4, 4.0, "test")
@@ -103,7 +101,7 @@ def test_energy_is_told_in_joules_and_grams_for_each_service(learner: Running) -
     assert abs(ratio - 0.5 / 3600) < 1e-9
 
 
-def test_what_processes_call_themselves_does_not_become_ever_more_time_series(learner: Running) -> None:
+def test_unknown_service_names_share_one_time_series(learner: Running) -> None:
     strangers = tuple(ProcessStats(f"p-{i}", f"role-{i}", "node-1", i, 1.0, 1.0, 1, 1) for i in range(1, 9))
     begun = NodeEnergy("node-1", 0.0, 0.0, 0.0, 0.0, 0.0, "test")
     later = NodeEnergy("node-1", 1e-3, 0.0, 0.0, 5e-4, 8.0, "test")
@@ -116,7 +114,7 @@ def test_what_processes_call_themselves_does_not_become_ever_more_time_series(le
     assert told["actorq_learner_energy_joules_total", "other"] > 0
 
 
-def test_the_age_of_the_newest_copy_is_told_with_object_storage_only(learner: Running, tmp_path: Path) -> None:
+def test_the_age_of_the_newest_copy_exists_only_with_object_storage(learner: Running, tmp_path: Path) -> None:
     names = ("actorq_learner_object_storage_age_seconds", "actorq_learner_object_storage_period_seconds")
     without = samples(learner)
     assert not [name for name in names if (name,) in without]

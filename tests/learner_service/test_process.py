@@ -71,7 +71,7 @@ def open_stream(client: LearnerClient, name: str) -> ActorStream:
     return stream
 
 
-def test_a_killed_learner_goes_on_with_all_that_it_had_acknowledged(tmp_path: Path, quantizer: str) -> None:
+def test_a_killed_learner_continues_with_all_acknowledged_data(tmp_path: Path, quantizer: str) -> None:
     with (
         learner_process(tmp_path, quantizer) as process,
         LearnerClient(process.address, deadline_s=DEADLINE_S) as client,
@@ -211,7 +211,7 @@ def test_an_environment_that_cannot_be_learned_is_refused_and_the_learner_waits_
     assert not (tmp_path / "run" / "environment.json").exists()
 
 
-def test_a_learner_without_a_free_file_descriptor_goes_on_and_takes_connections_once_there_is_one(
+def test_a_learner_without_file_descriptors_accepts_connections_once_one_is_free(
     tmp_path: Path, quantizer: str
 ) -> None:
     with learner_process(tmp_path, quantizer) as process, LearnerClient(process.address, deadline_s=DEADLINE_S) as held:

@@ -16,7 +16,7 @@ from learner_service.run.identity import RunIdentity, locked
 from tests.builders.identities import claimed
 
 
-def test_numbers_that_the_run_may_have_used_are_left_out(tmp_path: Path) -> None:
+def test_a_restore_skips_numbers_that_the_run_may_have_used(tmp_path: Path) -> None:
     before = claimed(tmp_path, resume=False)
     write_document(tmp_path / "published.json", {"mark": 300})
     run_id, epoch, mark = restore(tmp_path)
@@ -30,7 +30,7 @@ def test_numbers_that_the_run_may_have_used_are_left_out(tmp_path: Path) -> None
     assert after.lives == before.lives + 1
 
 
-def test_the_command_says_what_it_has_done(
+def test_the_command_prints_the_new_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_id = claimed(tmp_path, resume=False).run_id
@@ -41,7 +41,7 @@ def test_the_command_says_what_it_has_done(
     assert "--resume" in second
 
 
-def test_two_copies_that_begin_later_give_no_incarnation_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_later_copies_never_assign_the_same_incarnation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also without `actorq restore`: a restored volume goes on at an earlier life."""
     now = [1_800_000_000.0]
     monkeypatch.setattr("actorq.domain.lineage.time.time", lambda: now[0])
@@ -55,7 +55,7 @@ def test_two_copies_that_begin_later_give_no_incarnation_twice(tmp_path: Path, m
     assert len(set(given)) == len(given)
 
 
-def test_a_clock_that_goes_back_lowers_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_goes_back_does_not_lower_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actorq.domain.lineage.time.time", lambda: 0.0)
     assert unique_number(7) == 8
 
@@ -69,7 +69,7 @@ def test_the_copies_in_object_storage_are_taken_over(tmp_path: Path) -> None:
     assert volume["takes_over"] is True
 
 
-def test_a_folder_in_use_without_a_run_or_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_busy_empty_or_missing_folder_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no run\.json"):
         restore(tmp_path)
     with pytest.raises(UserError, match=r"/missing .*folder"):

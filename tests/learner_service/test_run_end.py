@@ -65,7 +65,7 @@ def test_an_evaluation_that_reaches_the_target_ends_the_run(solved: tuple[Path, 
     assert list((directory / "run" / "events").iterdir())
 
 
-def test_the_summary_says_how_the_run_went(solved: tuple[Path, RunState, int]) -> None:
+def test_the_summary_describes_the_run(solved: tuple[Path, RunState, int]) -> None:
     summary = json.loads((solved[0] / "run" / "summary.json").read_text())
     assert summary["solved"] is True
     evaluation = {"mean_return": 120.0, "success_rate": None, "episodes": 2, "scheme": "int8", "policy_version": 1}
@@ -93,7 +93,7 @@ def test_the_summary_says_how_the_run_went(solved: tuple[Path, RunState, int]) -
     assert [each["mean_return"] for each in summary["evaluations"]] == [60.0, 120.0]
 
 
-def test_an_evaluation_that_cannot_be_true_does_not_end_the_run(tmp_path: Path) -> None:
+def test_an_implausible_evaluation_does_not_end_the_run(tmp_path: Path) -> None:
     with (
         solvable_run(tmp_path) as (running, client),
         actor(client, "judge", role="evaluator") as judge,
@@ -121,7 +121,7 @@ def test_an_evaluation_that_cannot_be_true_does_not_end_the_run(tmp_path: Path) 
         assert running.exit_code.result(DEADLINE_S) == EXIT_OK
 
 
-def test_a_run_goes_on_where_it_was(solved: tuple[Path, RunState, int]) -> None:
+def test_a_resumed_run_continues_at_its_checkpoint(solved: tuple[Path, RunState, int]) -> None:
     summary = json.loads((solved[0] / "run" / "summary.json").read_text())
     with solvable_run(solved[0], resume=True) as (running, client):
         status = next(status for status in client.watch(0.05) if status.policy_version > summary["policy_versions"])

@@ -61,7 +61,7 @@ def is_connected(client: LearnerClient, name: str) -> bool:
     return any(status.connected for status in client.status().actors if status.name == name)
 
 
-def test_joining_tells_an_actor_all_it_needs(learner: LearnerClient) -> None:
+def test_joining_returns_all_that_an_actor_needs(learner: LearnerClient) -> None:
     membership = learner.join("teller-2", 1, "actor", "test")
     run = membership.run
     assert (run.environment_id, run.environments_per_actor, run.segment_length) == ("CartPole-v1", 2, 4)
@@ -88,7 +88,7 @@ def test_segments_within_the_credit_are_acknowledged_and_counted(learner: Learne
     assert not is_connected(learner, "sender")
 
 
-def test_a_segment_that_comes_again_is_stored_once(learner: LearnerClient) -> None:
+def test_a_repeated_segment_is_stored_once(learner: LearnerClient) -> None:
     with actor(learner, "repeater") as stream:
         before = steps(learner)
         stream.send_segments(range(1, 2))
@@ -131,7 +131,7 @@ def test_a_stream_begins_with_open(learner: LearnerClient, first: dict[str, Any]
 
 
 @pytest.mark.parametrize(("sent", "got"), [({"open": {"actor_name": "odd"}}, "open"), ({}, "an empty message")])
-def test_a_stream_goes_on_with_segments_evaluations_and_reports(
+def test_after_open_a_stream_accepts_segments_evaluations_and_reports(
     learner: LearnerClient, sent: dict[str, Any], got: str
 ) -> None:
     stream = joined(learner, "odd")
@@ -160,7 +160,7 @@ def test_a_newer_process_of_a_name_ends_the_older_one_at_once(learner: LearnerCl
     assert learner.join("twin", new.incarnation, "actor", "test").resume_after_sequence == 2
 
 
-def test_a_newer_stream_of_an_actor_ends_the_one_before(learner: LearnerClient) -> None:
+def test_a_newer_stream_of_an_actor_ends_the_older_one(learner: LearnerClient) -> None:
     before = joined(learner, "quick")
     before.send_segments(range(1, 3))
     with actor(learner, "quick") as after:
@@ -169,7 +169,7 @@ def test_a_newer_stream_of_an_actor_ends_the_one_before(learner: LearnerClient) 
         assert is_connected(learner, "quick")
 
 
-def test_segments_behind_a_refused_one_are_not_stored(learner: LearnerClient) -> None:
+def test_segments_after_a_refused_one_are_not_stored(learner: LearnerClient) -> None:
     stream = joined(learner, "hopeless")
     stream.await_credit(2)
     before = steps(learner)
@@ -188,7 +188,7 @@ def test_an_actor_with_another_environment_is_refused(learner: LearnerClient) ->
         assert not is_connected(learner, "other")
 
 
-def test_a_report_tells_that_a_segment_was_lost_on_the_way(learner: LearnerClient) -> None:
+def test_a_report_reveals_a_segment_lost_in_transit(learner: LearnerClient) -> None:
     stream = joined(learner, "loser")
     stream.send_segment(segment(1))
     stream.await_acknowledged(1)
@@ -207,7 +207,7 @@ def test_a_report_tells_that_a_segment_was_lost_on_the_way(learner: LearnerClien
 
 
 @pytest.mark.parametrize(("name", "role"), [("learner", "learner"), ("forger", "evaluator"), ("other", "actor")])
-def test_an_actor_reports_of_itself_only(learner: LearnerClient, name: str, role: str) -> None:
+def test_an_actor_may_only_report_about_itself(learner: LearnerClient, name: str, role: str) -> None:
     stream = joined(learner, "forger")
     forged = replace(measure_process(name, role), cpu_seconds=1e9)
     stream.send(report=wire.actor_report_to_proto(ActorReport(1, "int8", 8, 1.0, 0, (), forged)))
@@ -243,7 +243,7 @@ def test_training_is_paused_saved_and_resumed(learner: LearnerClient) -> None:
         assert updated.loss > 0
 
 
-def test_policies_come_out_at_the_quantizer(learner: LearnerClient, quantizer_process: str) -> None:
+def test_policies_reach_the_quantizer(learner: LearnerClient, quantizer_process: str) -> None:
     with actor(learner, "audience") as stream:
         stream.send_segments(range(1, 9))
         with QuantizerClient(quantizer_process) as quantizer:
@@ -256,7 +256,7 @@ def test_policies_come_out_at_the_quantizer(learner: LearnerClient, quantizer_pr
         assert learner.status().quantizer_connected
 
 
-def test_evaluations_come_out_at_the_quantizer(learner: LearnerClient, quantizer_process: str) -> None:
+def test_evaluations_are_sent_to_the_quantizer(learner: LearnerClient, quantizer_process: str) -> None:
     with (
         actor(learner, "exhibitor") as stream,
         actor(learner, "critic", role="evaluator") as critic,
@@ -271,7 +271,7 @@ def test_evaluations_come_out_at_the_quantizer(learner: LearnerClient, quantizer
         assert next(policy.mean_return for policy in listed if policy.version == version and policy.mean_return) == 9.0
 
 
-def test_watching_takes_a_reasonable_period(learner: LearnerClient) -> None:
+def test_the_watch_period_has_bounds(learner: LearnerClient) -> None:
     statuses = learner.watch(0.05)
     first, second = next(statuses), next(statuses)
     assert second.elapsed_s > first.elapsed_s
@@ -310,7 +310,7 @@ def test_a_malformed_energy_report_is_refused(learner: LearnerClient) -> None:
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_what_comes_without_credit_is_refused(tmp_path: Path) -> None:
+def test_a_segment_without_credit_is_refused(tmp_path: Path) -> None:
     scarce = config(rate_limiter={"samples_per_insert": 4.0, "error_buffer": 8.0})
     with (
         running_quantizer(tmp_path / "store") as quantizer,
@@ -336,7 +336,7 @@ def test_what_comes_without_credit_is_refused(tmp_path: Path) -> None:
             next(status for status in client.watch(0.05) if status.updates)
 
 
-def test_what_is_not_an_evaluation_of_this_run_is_refused(learner: LearnerClient) -> None:
+def test_an_evaluation_that_does_not_fit_the_run_is_refused(learner: LearnerClient) -> None:
     good = evaluation(1, 1, 9.0)
     cases: list[tuple[Role, Evaluation]] = [
         ("actor", good),

@@ -18,7 +18,7 @@ def start(*arguments: str) -> ForkedCommand:
     return ForkedCommand("quantizer_service", *arguments)
 
 
-def test_a_quantizer_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
+def test_a_quantizer_serves_until_sigterm(tmp_path: Path) -> None:
     announce = tmp_path / "address.json"
     process = start("--store", str(tmp_path / "store"), "--announce", str(announce), "--lifeline")
     for line in process.stderr:

@@ -70,7 +70,7 @@ def test_another_scheme_is_emitted_on_demand_and_kept(client: QuantizerClient) -
     assert [entry.schemes for entry in client.list()] == [("fp32", "int8")] * 2
 
 
-def test_a_read_only_quantizer_serves_beside_the_writer_and_takes_nothing(
+def test_a_read_only_quantizer_serves_beside_a_writer_and_accepts_nothing(
     client: QuantizerClient, tmp_path: Path
 ) -> None:
     opened(client, versions=2)
@@ -88,7 +88,7 @@ def test_a_read_only_quantizer_serves_beside_the_writer_and_takes_nothing(
     assert sorted(tmp_path.rglob("*")) == files
 
 
-def test_watchers_get_the_newest_first_and_their_schemes_are_emitted_from_then_on(client: QuantizerClient) -> None:
+def test_watchers_get_the_newest_policy_and_later_versions_include_their_schemes(client: QuantizerClient) -> None:
     publisher = opened(client, versions=2)
     watch = client.watch("fp32")
     assert next(watch).descriptor.version == 2
@@ -100,7 +100,7 @@ def test_watchers_get_the_newest_first_and_their_schemes_are_emitted_from_then_o
     assert next(watch).descriptor.version == 3
 
 
-def test_a_watcher_may_come_before_the_first_version_and_names_what_it_has(client: QuantizerClient) -> None:
+def test_a_watcher_may_come_before_the_first_version_and_name_its_last_version(client: QuantizerClient) -> None:
     versions: list[int] = []
     early = threading.Thread(target=lambda: versions.append(next(client.watch("int8", 2)).descriptor.version))
     early.start()
@@ -157,7 +157,7 @@ def test_a_restarted_quantizer_serves_its_newest_at_once(tmp_path: Path) -> None
         assert client.get("fp32", 2).descriptor.version == 2
 
 
-def test_the_store_keeps_the_bytes_of_a_checkpoint_as_they_came(tmp_path: Path) -> None:
+def test_the_store_keeps_the_received_bytes_of_a_checkpoint(tmp_path: Path) -> None:
     sent = checkpoint(SOURCE, 4)
     tensors = {**sent.parameters, **{CALIBRATION_PREFIX + name: batch for name, batch in sent.calibration.items()}}
     # Metadata that an encoding of the tensors would not have.

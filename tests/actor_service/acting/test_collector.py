@@ -94,12 +94,12 @@ def test_segments_join_seamlessly_and_hold_what_the_environments_did(slot: Polic
     assert collecting.environment_steps == sum(segment.transitions for segment in segments) < 10 * LENGTH * COUNT
 
 
-def test_spans_say_what_acted_and_not_what_was_asked_for(slot: PolicySlot) -> None:
+def test_spans_name_the_scheme_in_effect_not_the_requested_one(slot: PolicySlot) -> None:
     slot.put(load(all_in_float(random_policy(4, 2, version=7), "int8-weights")))
     assert collect(collector(slot)).spans == (PolicySpan(0, 7, "fp32"),)
 
 
-def test_a_policy_that_comes_in_the_middle_acts_from_the_next_step_on(slot: PolicySlot) -> None:
+def test_a_policy_that_comes_during_a_segment_acts_from_the_next_step(slot: PolicySlot) -> None:
     first, second = load(constant_policy([1.0, 0.0], version=1)), load(constant_policy([0.0, 1.0], version=2))
     slot.put(first)
     collecting = collector(slot, Scripted({2: lambda: slot.put(second)}))
@@ -112,7 +112,7 @@ def test_a_policy_that_comes_in_the_middle_acts_from_the_next_step_on(slot: Poli
     assert slot.pop_activations() == ()
 
 
-def test_a_policy_that_comes_between_two_segments_has_the_next_one_for_itself(slot: PolicySlot) -> None:
+def test_a_policy_that_comes_between_two_segments_acts_in_all_of_the_next(slot: PolicySlot) -> None:
     slot.put(load(constant_policy([1.0, 0.0], version=1)))
     collecting = collector(slot)
     collect(collecting)
@@ -203,7 +203,7 @@ def test_the_fullest_segment_stays_within_the_limit(spec: EnvironmentSpec, envir
 
 
 @pytest.mark.parametrize("max_bytes", [4_096, 65_536])
-def test_there_is_room_for_what_the_policy_would_have_done(max_bytes: int) -> None:
+def test_the_segment_limit_includes_greedy_actions(max_bytes: int) -> None:
     actions = ArraySpec((6,), "float32", (-1.0,), (1.0,))
     spec = EnvironmentSpec("Any-v0", ArraySpec((4,), "float32"), actions)
     steps = fitting_segment_length(spec, 16, 10_000, max_bytes, (GREEDY_ACTIONS,))
@@ -227,7 +227,7 @@ class Noisy:
         return actions
 
 
-def test_segments_tell_what_the_policy_would_have_done_where_that_is_wanted(slot: PolicySlot) -> None:
+def test_segments_have_greedy_actions_if_the_run_needs_them(slot: PolicySlot) -> None:
     environments = make_environments("Pendulum-v1", COUNT)
     spec, explore = environments.spec, Noisy()
     slot.put(OnnxPolicy(constant_policy([0.0], observation_size=3), spec.observations, COUNT))

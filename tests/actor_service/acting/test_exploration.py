@@ -107,7 +107,7 @@ def test_at_first_actions_are_uniformly_random() -> None:
     np.testing.assert_array_equal(actions[3000], [[0.0, 0.5]])
 
 
-def test_the_kind_of_actions_says_how() -> None:
+def test_the_kind_of_actions_selects_the_exploration() -> None:
     exploration = Exploration((0.1,), (0.1,))
     assert isinstance(behavior_policy(DISCRETE, exploration, 1, np.random.default_rng(0)), EpsilonGreedy)
     assert isinstance(behavior_policy(CONTINUOUS, exploration, 1, np.random.default_rng(0)), ContinuousNoise)
@@ -136,9 +136,7 @@ def told(policy: Policy, exploration: Exploration, steps: int) -> tuple[NDArray[
     ],
     ids=["deterministic", "out of bounds", "takes_noise"],
 )
-def test_what_the_policy_would_have_done_without_noise_is_told_on_demand(
-    policy: Policy, without_noise: list[float]
-) -> None:
+def test_actions_without_noise_are_in_the_columns_on_demand(policy: Policy, without_noise: list[float]) -> None:
     actions, greedy = told(policy, Exploration((0.0,) * 2, (0.2,) * 2), 100)
     np.testing.assert_array_equal(greedy, np.broadcast_to(np.array(without_noise, np.float32), (100, 2, 2)))
     assert not np.array_equal(actions, greedy)
@@ -148,14 +146,14 @@ def test_what_the_policy_would_have_done_without_noise_is_told_on_demand(
     assert not behavior_policy(CONTINUOUS, unasked, 2, np.random.default_rng(0)).columns
 
 
-def test_while_actions_are_random_the_policy_would_have_done_the_same() -> None:
+def test_random_actions_equal_the_column_of_actions_without_noise() -> None:
     exploration = Exploration((0.0,), (0.2,), random_steps=50)
     actions, greedy = told(constant_policy([0.25, 0.75]), exploration, 51)
     np.testing.assert_array_equal(greedy[:50], actions[:50])
     np.testing.assert_array_equal(greedy[50], [[0.25, 0.75]])
 
 
-def test_of_discrete_actions_nothing_is_told() -> None:
+def test_discrete_actions_have_no_column_of_greedy_actions() -> None:
     exploration = Exploration((0.1,), (0.1,))
     assert not behavior_policy(DISCRETE, exploration, 1, np.random.default_rng(0), (GREEDY_ACTIONS,)).columns
 

@@ -51,7 +51,7 @@ def versions(turns: PolicyTurns, steps: int) -> list[int]:
     return [policy.descriptor.version if policy else 0 for policy in taken]
 
 
-def test_without_a_limit_a_policy_goes_on_until_there_is_another(slot: PolicySlot, waited: Waited) -> None:
+def test_without_a_limit_a_policy_acts_until_the_next_one(slot: PolicySlot, waited: Waited) -> None:
     slot.put(policy(1))
     turns = PolicyTurns(slot)
     assert versions(turns, 50) == [1] * 50
@@ -61,7 +61,7 @@ def test_without_a_limit_a_policy_goes_on_until_there_is_another(slot: PolicySlo
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_after_its_steps_a_newer_one_is_waited_for(slot: PolicySlot, waited: Waited, most: int) -> None:
+def test_after_its_steps_the_loop_waits_for_a_newer_policy(slot: PolicySlot, waited: Waited, most: int) -> None:
     slot.put(policy(1))
     waited.versions = iter((2, 3, 4))
     assert versions(PolicyTurns(slot, most, patience_s=DEADLINE_S), 4 * most) == [
@@ -70,7 +70,7 @@ def test_after_its_steps_a_newer_one_is_waited_for(slot: PolicySlot, waited: Wai
     assert waited.count == 3
 
 
-def test_what_comes_earlier_is_taken_earlier_and_has_all_its_steps(slot: PolicySlot, waited: Waited) -> None:
+def test_a_policy_that_comes_early_acts_at_once_for_all_its_steps(slot: PolicySlot, waited: Waited) -> None:
     slot.put(policy(1))
     turns = PolicyTurns(slot, 3, patience_s=DEADLINE_S)
     assert versions(turns, 2) == [1, 1]
@@ -79,7 +79,7 @@ def test_what_comes_earlier_is_taken_earlier_and_has_all_its_steps(slot: PolicyS
     assert waited.count == 0
 
 
-def test_when_none_comes_the_policy_goes_on_and_is_not_waited_for_again(slot: PolicySlot, waited: Waited) -> None:
+def test_without_a_newer_policy_the_present_one_acts_further_without_waits(slot: PolicySlot, waited: Waited) -> None:
     slot.put(policy(1))
     turns = PolicyTurns(slot, 2, patience_s=0.01)
     assert versions(turns, 10) == [1] * 10
@@ -118,7 +118,7 @@ def test_a_policy_that_is_waited_for_arrives_on_another_thread(slot: PolicySlot)
     assert versions(turns, 1) == [2]
 
 
-def test_nobody_has_a_turn_once_the_slot_is_closed(slot: PolicySlot) -> None:
+def test_no_policy_acts_after_the_slot_is_closed(slot: PolicySlot) -> None:
     slot.put(policy(1))
     turns, stop = PolicyTurns(slot, 1, patience_s=DEADLINE_S), threading.Event()
     assert turns.next(stop) is not None
@@ -131,14 +131,14 @@ def test_nobody_has_a_turn_once_the_slot_is_closed(slot: PolicySlot) -> None:
     assert turns.next(stop) is None
 
 
-def test_a_policy_is_noted_as_activated_at_its_first_step(slot: PolicySlot) -> None:
+def test_the_activation_of_a_policy_is_recorded_at_its_first_step(slot: PolicySlot) -> None:
     slot.put(policy(1))
     turns = PolicyTurns(slot)
     versions(turns, 5)
     assert len(slot.pop_activations()) == 1
 
 
-def test_a_loop_that_waits_goes_on_when_it_may_act_more_steps(slot: PolicySlot) -> None:
+def test_a_waiting_loop_continues_when_the_limit_rises(slot: PolicySlot) -> None:
     slot.put(policy(1))
     turns = PolicyTurns(slot, 2, patience_s=DEADLINE_S)
     assert versions(turns, 2) == [1, 1]

@@ -28,7 +28,7 @@ def evaluation(sequence: int) -> Evaluation:
     return Evaluation(sequence, 1, 1, "int8", (1.0,), (1,), 0.1)
 
 
-def test_the_time_in_which_the_queue_is_full_counts_and_no_other() -> None:
+def test_only_the_time_with_a_full_queue_counts_as_waiting() -> None:
     clock, stop = WatchedClock(), threading.Event()
     with LearnerClient("127.0.0.1:1") as client:
         unused = [lambda *_: None] * 5

@@ -69,7 +69,7 @@ def test_an_environment_that_hangs_while_it_is_made_ends_with_the_launcher(
             process.kill()
 
 
-def test_it_imports_nothing_that_acting_takes() -> None:
+def test_it_imports_none_of_the_modules_for_acting() -> None:
     heavy = "{'onnxruntime', 'grpc', 'pydantic'}"
     script = f"import sys, actor_service.environments.__main__; print(sorted({heavy} & set(sys.modules)))"
     ended = subprocess.run(

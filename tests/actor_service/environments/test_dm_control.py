@@ -150,7 +150,7 @@ def test_pictures_are_drawn_without_a_display_or_the_error_names_what_is_missing
         assert re.search("EGL .*OSMesa", result.stderr)
 
 
-def test_an_actor_that_is_to_record_can_draw_where_the_machine_can() -> None:
+def test_a_recording_actor_can_draw_if_the_machine_can() -> None:
     if drawn().returncode:
         pytest.skip("this machine cannot render without a display")
     result = drawn(FILM)

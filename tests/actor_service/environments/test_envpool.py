@@ -62,7 +62,7 @@ def test_the_task_name_of_an_environment_in_envpool(environment_id: str, name: s
         ("dm_control/lqr-lqr_2_1", "not verified"),
     ],
 )
-def test_a_task_that_envpool_lacks_or_has_otherwise_is_refused(environment_id: str, fact: str) -> None:
+def test_a_task_that_envpool_lacks_or_defines_differently_is_refused(environment_id: str, fact: str) -> None:
     with pytest.raises(UserError, match=f"{fact}.*--environment-backend"):
         describe_environment(environment_id, "envpool")
 

@@ -82,7 +82,7 @@ def test_images_without_an_axis_for_channels_have_one_channel() -> None:
         *(("float16", "float32"), ("float32", "float32"), ("float64", "float32"), ("longdouble", "float32")),
     ],
 )
-def test_a_vector_of_any_numbers_is_carried_as_one_that_holds_them(dtype: str, carried: str) -> None:
+def test_a_vector_gets_a_dtype_that_represents_its_numbers(dtype: str, carried: str) -> None:
     spec = observation_spec("Any-v0", spaces.Box(0, 1, (3,), np.dtype(dtype).type))
     assert spec == ArraySpec((3,), carried)
     assert np.can_cast(np.dtype(dtype), spec.dtype, "same_kind")
@@ -205,7 +205,7 @@ def test_boxes_become_one_vector_of_actions(name: str, bounds: tuple[tuple[float
 
 
 @pytest.mark.parametrize(("name", "numbers"), [("PartlyTextObservations", 6), ("ImageAndText", 194)])
-def test_the_refusal_of_a_space_has_the_flag_that_works(name: str, numbers: int) -> None:
+def test_the_refusal_of_a_space_suggests_a_working_flag(name: str, numbers: int) -> None:
     environment_id = f"environment_doubles:{name}-v0"
     with pytest.raises(UserError, match=f"{numbers} numbers.*--environment-wrappers ") as refused:
         describe_environment(environment_id)
@@ -216,7 +216,7 @@ def test_the_refusal_of_a_space_has_the_flag_that_works(name: str, numbers: int)
     assert spec.observations == ArraySpec((numbers,), "float32")
 
 
-def test_the_flag_that_works_keeps_the_wrappers_that_are_given() -> None:
+def test_the_suggested_flag_keeps_the_given_wrappers() -> None:
     given = EnvironmentArguments({}, (("gymnasium.wrappers:TimeLimit", {"max_episode_steps": 9}),))
     with pytest.raises(
         UserError, match=r"\[\{\"gymnasium.wrappers:TimeLimit.*: 9\}\}, .*, gymnasium.wrappers:FlattenObservation\]"

@@ -96,7 +96,9 @@ def test_an_image_without_an_axis_for_channels_gets_one() -> None:
         (spaces.Tuple([IMAGE] * 65), "", False),
     ],
 )
-def test_which_observation_spaces_need_packing(space: spaces.Space[Any], source: Source, needed: bool) -> None:
+def test_images_with_other_parts_large_categories_and_masks_need_packing(
+    space: spaces.Space[Any], source: Source, needed: bool
+) -> None:
     assert needs_packing(space, source) == needed
 
 
@@ -205,7 +207,7 @@ def test_a_mask_that_does_not_fit_is_a_fault_of_the_environment(mask: Any, combi
         packed(environment, "info", (2, 3), combined).reset()
 
 
-def test_an_end_may_forbid_everything_because_its_action_does_not_count() -> None:
+def test_a_mask_after_an_end_may_forbid_everything() -> None:
     environment = Told(VECTOR)
     environment.info = {"action_mask": [1, 1, 1, 1, 1]}
     door = packed(environment, "info", (2, 3), combined=False)

@@ -52,7 +52,7 @@ def test_a_trial_ends_by_time_too() -> None:
     assert played("CartPole-v1", steps=10**9, seconds=0.05)["steps"] < 10**5
 
 
-def test_the_launcher_hears_of_it_between_steps_and_slow_steps_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_launcher_gets_messages_between_slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     # A step takes 0.4 s, and as long passes until the next one.
     clock = iter(np.arange(0.0, 1e6, 0.4))
     monkeypatch.setattr("actor_service.environments.trial.time.perf_counter", lambda: next(clock))

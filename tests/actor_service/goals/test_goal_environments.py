@@ -84,7 +84,7 @@ def test_a_compute_reward_that_fails_is_named_with_its_environment(name: str, fa
 
 
 @pytest.mark.parametrize(("name", "successes"), [("Line", {True, False}), ("Untold", {None})])
-def test_episodes_tell_of_success_as_their_last_info_does(name: str, successes: set[bool | None]) -> None:
+def test_the_success_of_an_episode_is_in_its_last_info(name: str, successes: set[bool | None]) -> None:
     environments = make_environments(f"{NAMES}{name}-v0", 1)
     environments.reset(1)
     rng, episodes = np.random.default_rng(1), list[Episode]()

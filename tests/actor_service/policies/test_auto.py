@@ -107,7 +107,7 @@ def begin(quantizer: ScriptedQuantizer, side: Side, choice: Selection | ActorQEr
     assert side.chose() == (dict.fromkeys(SCHEMES, version), "fp32")
 
 
-def test_it_acts_with_fp32_before_anything_is_measured_and_then_with_what_was_chosen(
+def test_it_acts_with_fp32_until_the_choice_and_then_with_the_chosen_scheme(
     quantizer: ScriptedQuantizer, side: Side
 ) -> None:
     request = quantizer.watched()
@@ -129,7 +129,7 @@ def test_it_acts_with_fp32_before_anything_is_measured_and_then_with_what_was_ch
     assert side.settles()
 
 
-def test_a_policy_of_the_scheme_before_that_is_still_being_loaded_does_not_act(
+def test_a_policy_of_the_old_scheme_that_is_still_loading_does_not_act(
     quantizer: ScriptedQuantizer, side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put: list[tuple[str, int]] = []
@@ -162,7 +162,7 @@ def test_a_policy_of_the_scheme_before_that_is_still_being_loaded_does_not_act(
     assert put == [("fp32", 1), ("int8", 2)]
 
 
-def test_when_it_is_closed_so_are_its_connections(quantizer: ScriptedQuantizer, side: Side) -> None:
+def test_closing_closes_its_connections(quantizer: ScriptedQuantizer, side: Side) -> None:
     begin(quantizer, side, Selection("int8", {}))
     assert quantizer.watched().scheme == "int8"
     side.subscription.close()
@@ -179,7 +179,7 @@ def test_a_choice_that_fails_unexpectedly_is_a_fault(quantizer: ScriptedQuantize
     assert side.faults.get(timeout=DEADLINE_S) is error
 
 
-def test_where_fp32_wins_its_stream_goes_on(quantizer: ScriptedQuantizer, side: Side) -> None:
+def test_the_fp32_stream_continues_if_fp32_wins(quantizer: ScriptedQuantizer, side: Side) -> None:
     begin(quantizer, side, Selection("fp32", {}))
     assert side.settles()
     quantizer.serve(policy("fp32", 2))
@@ -188,7 +188,7 @@ def test_where_fp32_wins_its_stream_goes_on(quantizer: ScriptedQuantizer, side: 
     assert side.chosen_among.empty()
 
 
-def test_another_topology_is_acted_with_at_once_and_chosen_for_again(quantizer: ScriptedQuantizer, side: Side) -> None:
+def test_another_topology_acts_at_once_and_causes_a_new_choice(quantizer: ScriptedQuantizer, side: Side) -> None:
     begin(quantizer, side, Selection("int8", {}))
     assert quantizer.watched().scheme == "int8"
     quantizer.serve(policy("int8", 1))
@@ -208,9 +208,7 @@ def test_another_topology_is_acted_with_at_once_and_chosen_for_again(quantizer: 
     assert side.settles()
 
 
-def test_schemes_that_the_gate_held_back_are_tried_again_when_the_version_has_doubled(
-    quantizer: ScriptedQuantizer, side: Side
-) -> None:
+def test_refused_schemes_are_tried_again_when_the_version_has_doubled(quantizer: ScriptedQuantizer, side: Side) -> None:
     begin(quantizer, side, Selection("fp32", {}, held_back=True), version=3)
     assert side.settles()
     for version in (4, 5):
@@ -224,9 +222,7 @@ def test_schemes_that_the_gate_held_back_are_tried_again_when_the_version_has_do
     assert quantizer.watched().scheme == "int8"
 
 
-def test_a_scheme_that_the_quantizer_does_not_give_is_left_out_and_tried_again_later(
-    quantizer: ScriptedQuantizer, side: Side
-) -> None:
+def test_a_scheme_that_the_quantizer_lacks_is_tried_again_later(quantizer: ScriptedQuantizer, side: Side) -> None:
     assert quantizer.watched().scheme == "fp32"
     quantizer.offer(policy("fp32", 1), policy("int4", 1))
     quantizer.serve(policy("fp32", 1))
@@ -239,14 +235,14 @@ def test_a_scheme_that_the_quantizer_does_not_give_is_left_out_and_tried_again_l
     assert side.chose() == (dict.fromkeys(SCHEMES, 2), "fp32")
 
 
-def test_when_nothing_can_be_chosen_it_goes_on_as_before(quantizer: ScriptedQuantizer, side: Side) -> None:
+def test_without_candidates_the_present_scheme_stays(quantizer: ScriptedQuantizer, side: Side) -> None:
     begin(quantizer, side, InvalidInputError("as the test wants it"))
     assert side.settles()
     quantizer.serve(policy("fp32", 2))
     assert side.acts_with("fp32", 2)
 
 
-def test_candidates_of_two_topologies_are_asked_for_again(quantizer: ScriptedQuantizer, side: Side) -> None:
+def test_candidates_of_two_topologies_are_requested_again(quantizer: ScriptedQuantizer, side: Side) -> None:
     assert quantizer.watched().scheme == "fp32"
     newer = policies(2, b"second".ljust(32))
     quantizer.offer(policy("fp32", 2, b"second".ljust(32)), *policies(1)[1:])
@@ -259,7 +255,7 @@ def test_candidates_of_two_topologies_are_asked_for_again(quantizer: ScriptedQua
     assert set(versions.values()) == {2}
 
 
-def test_a_fault_of_the_new_stream_is_told(quantizer: ScriptedQuantizer) -> None:
+def test_a_fault_of_the_new_stream_is_reported(quantizer: ScriptedQuantizer) -> None:
     with serving(quantizer) as address:
         side = Side(address)
         side.subscription.start()
@@ -285,9 +281,7 @@ def test_closing_while_it_chooses_ends_all_streams(quantizer: ScriptedQuantizer,
     assert quantizer.left.acquire(timeout=DEADLINE_S)
 
 
-def test_a_scheme_that_this_processor_computes_wrongly_is_chosen_no_more(
-    quantizer: ScriptedQuantizer, side: Side
-) -> None:
+def test_a_wrongly_computed_scheme_is_not_chosen_again(quantizer: ScriptedQuantizer, side: Side) -> None:
     begin(quantizer, side, Selection("int8", {}))
     quantizer.watched()
     wrong = reported(as_policy(constant_policy([9.0, 1.0]).model, 2, "int8"))

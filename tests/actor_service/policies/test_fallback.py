@@ -77,7 +77,7 @@ def side(quantizer: ScriptedQuantizer) -> Iterator[Side]:
         assert side.faults.empty()
 
 
-def test_a_policy_that_is_wrong_here_is_told_and_the_same_version_acts_as_int8_weights(
+def test_a_wrongly_computed_policy_is_logged_and_the_same_version_acts_as_int8_weights(
     quantizer: ScriptedQuantizer, side: Side, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -97,7 +97,7 @@ def test_a_policy_that_is_wrong_here_is_told_and_the_same_version_acts_as_int8_w
     assert re.search("int8-weights .*int8 ", instead)
 
 
-def test_a_policy_that_is_as_reported_goes_on_and_is_not_compared_again(
+def test_a_policy_with_the_reported_error_stays_and_is_not_compared_again(
     quantizer: ScriptedQuantizer, side: Side
 ) -> None:
     quantizer.watched()
@@ -131,7 +131,7 @@ IN_FLOAT = replace(REPORT, layers=(LayerReport("a", FLOAT32, "fidelity gate"),))
     [policy("int8", 6, report=IN_FLOAT), policy("int8", 6, report=replace(REPORT, observations=1))],
     ids=["nothing is quantized", "measured on zeros"],
 )
-def test_a_newest_version_that_proves_nothing_leaves_the_comparison_to_a_later_one(
+def test_a_newest_version_without_quantized_layers_defers_the_comparison(
     quantizer: ScriptedQuantizer, side: Side, newest: Policy
 ) -> None:
     quantizer.watched()
@@ -203,7 +203,9 @@ def test_another_topology_is_compared_again() -> None:
         (0.03, 0.02, 0.6, False),
     ],
 )
-def test_what_counts_as_a_mismatch(error: float, reported: float, agreement: float | None, mismatch: bool) -> None:
+def test_an_error_far_above_the_reported_one_is_a_mismatch(
+    error: float, reported: float, agreement: float | None, mismatch: bool
+) -> None:
     reported_agreement = None if agreement is None else 0.97
     assert Comparison("int8", error, reported, agreement, reported_agreement).mismatch is mismatch
 
@@ -218,7 +220,7 @@ def test_errors_are_relative_to_the_range_of_the_report_and_stay_finite() -> Non
         assert (broken.error, broken.agreement, broken.mismatch) == (1e6, None, True)
 
 
-def test_a_policy_that_tells_a_gaussian_is_compared_by_its_actions() -> None:
+def test_a_gaussian_policy_is_compared_by_its_actions() -> None:
     def told(mean: float, log_std: float) -> OnnxPolicy:
         return load(replace_report(gaussian_policy([mean] * 2, [log_std] * 2)))
 

@@ -114,7 +114,7 @@ def test_a_model_of_several_inputs_is_refused_by_their_names() -> None:
         OnnxPolicy(two_inputs(), VECTOR, 2)
 
 
-def test_a_stochastic_policy_takes_noise_and_none_is_zero_noise() -> None:
+def test_a_stochastic_policy_gets_noise_and_without_noise_gets_zeros() -> None:
     loaded = OnnxPolicy(noisy_policy(4, 3), VECTOR, 2)
     observations = np.array([[1, 2, 3, 4], [0, 0, 0, 1]], np.float32)
     noise = np.array([[0.5, -1, 2], [0, 1, 3]], np.float32)
@@ -157,7 +157,7 @@ DISCRETE = EnvironmentSpec("Any-v0", VECTOR, ArraySpec((), "int64"), sizes=(2,))
 CONTINUOUS = EnvironmentSpec("Any-v0", VECTOR, ArraySpec((2,), "float32", (-1.0,), (1.0,)), ())
 
 
-def test_a_policy_tells_its_distribution_where_actions_are_drawn() -> None:
+def test_a_policy_outputs_its_distribution_if_actions_are_drawn() -> None:
     observations = np.array([[1, 0, 0, 0], [0, 0, 0.5, 0]], np.float32)
     loaded = load_policy(gaussian_policy([0.25, -3.0], [-1.0, -2.0]), CONTINUOUS, 2, (Role.MEAN, Role.LOG_STD))
     np.testing.assert_array_equal(loaded(observations), [[1, -1], [0.75, -1]])
@@ -170,7 +170,7 @@ def test_a_policy_tells_its_distribution_where_actions_are_drawn() -> None:
 @pytest.mark.parametrize(
     ("spec", "policy"), [(DISCRETE, logits_policy([0.0, 1.0])), (CONTINUOUS, gaussian_policy([0.0] * 2, [0.0] * 2))]
 )
-def test_where_no_actions_are_drawn_the_first_output_is_enough(spec: EnvironmentSpec, policy: Policy) -> None:
+def test_without_drawn_actions_the_first_output_is_enough(spec: EnvironmentSpec, policy: Policy) -> None:
     assert load_policy(policy, spec, 3)(np.ones((3, 4), np.float32)).shape == (3, 2)
     assert load_policy(constant_policy([0.0, 1.0]), spec, 3)(np.ones((3, 4), np.float32)).shape == (3, 2)
 
@@ -185,7 +185,7 @@ def test_where_no_actions_are_drawn_the_first_output_is_enough(spec: Environment
     ],
     ids=["values", "continuous", "discrete", "noise"],
 )
-def test_a_policy_that_tells_no_fitting_distribution_is_refused_where_actions_are_drawn(
+def test_a_policy_without_a_fitting_distribution_is_refused_if_actions_are_drawn(
     spec: EnvironmentSpec, policy: Policy, fact: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=f"version 7: .*{fact};"):
@@ -201,7 +201,7 @@ def test_a_distribution_of_another_size_is_refused() -> None:
 
 
 @pytest.mark.parametrize("actions", [2, 4])
-def test_a_model_that_values_another_number_of_actions_is_refused(actions: int) -> None:
+def test_a_model_with_another_number_of_actions_is_refused(actions: int) -> None:
     policy = constant_policy([0.0, 1.0, 2.0], version=7)
     with pytest.raises(InvalidInputError, match=rf"version 7: .*\[5, {actions}\], .*\[5, 3\]"):
         OnnxPolicy(policy, VECTOR, 5, actions)
@@ -266,7 +266,7 @@ def test_waiting_ends_without_a_policy_when_time_is_up_or_the_slot_is_closed(slo
     assert slot.wait(lambda _: True, DEADLINE_S) is None
 
 
-def test_a_woken_thread_looks_again_what_it_wants(slot: PolicySlot) -> None:
+def test_a_woken_thread_calls_wanted_again(slot: PolicySlot) -> None:
     slot.put(load(1))
     waiter = Waiter(slot, version=2)
     assert waiter.asked.acquire(timeout=DEADLINE_S)
@@ -276,7 +276,7 @@ def test_a_woken_thread_looks_again_what_it_wants(slot: PolicySlot) -> None:
     assert waiter.found is slot.peek()
 
 
-def test_activations_are_told_once_in_seconds_since_the_snapshot(slot: PolicySlot) -> None:
+def test_each_activation_is_reported_once_in_seconds_since_the_snapshot(slot: PolicySlot) -> None:
     for snapshot_at in (99.5, 98.0, 101.0):  # the last from a clock that is ahead
         slot.activated(load(1, snapshot_at).descriptor)
     assert slot.pop_activations() == (0.5, 2.0, 0.0)

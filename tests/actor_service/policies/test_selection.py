@@ -43,7 +43,7 @@ class Stopwatch:
         return {name: self.seconds[name] for name in calls}
 
 
-def test_the_fastest_is_taken_and_what_it_ran_is_the_real_policy_at_the_batch() -> None:
+def test_the_fastest_scheme_is_chosen_by_timing_the_real_policy_at_the_batch() -> None:
     stopwatch = Stopwatch(fp32=5.0, int8_weights=5.1, int8=3.0, int4=4.0)
     policies = [policy(scheme) for scheme in ("fp32", "int8-weights", "int8", "int4")]
     selection = select(policies, VECTOR, 6, actions=2, timer=stopwatch)
@@ -60,9 +60,7 @@ def test_fp32_may_win() -> None:
 
 
 @pytest.mark.parametrize(("incumbent", "expected"), [("int8", "int8"), ("fp32", "fp32"), ("int4", "fp32")])
-def test_what_acts_already_is_kept_among_equals_and_after_it_what_changes_the_policy_least(
-    incumbent: str, expected: str
-) -> None:
+def test_among_equals_the_acting_scheme_wins_and_then_the_smallest_change(incumbent: str, expected: str) -> None:
     policies = [policy(scheme) for scheme in ("int8", "int8-weights", "fp32")]
     stopwatch = Stopwatch(fp32=1.02, int8_weights=1.01, int8=1.0)
     assert select(policies, VECTOR, 1, incumbent=incumbent, timer=stopwatch).scheme == expected
@@ -105,13 +103,13 @@ def test_a_candidate_with_other_outputs_is_dropped() -> None:
     assert "[1, 2]" in selection.dropped["int8"]
 
 
-def test_nothing_to_choose_from_is_an_error_that_tells_why() -> None:
+def test_no_candidates_is_an_error_with_the_reasons() -> None:
     with pytest.raises(InvalidInputError, match=r"int8: .*fidelity gate"):
         select([policy("int8", passed=False)], VECTOR, 1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "int64"])
-def test_observations_of_any_dtype_are_made_up(dtype: str) -> None:
+def test_random_observations_have_any_dtype(dtype: str) -> None:
     spec = ArraySpec((2, 2), dtype)
     element_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     model = linear_policy(np.ones((4, 2), np.float32), np.zeros(2, np.float32), element_type=element_type).model

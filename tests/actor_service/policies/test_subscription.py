@@ -78,7 +78,7 @@ def good(version: int) -> Policy:
     return constant_policy([0.0, 1.0], version=version)
 
 
-def test_every_newer_policy_takes_the_place_of_the_one_before(quantizer: ScriptedQuantizer, side: Side) -> None:
+def test_every_newer_policy_replaces_the_previous_one(quantizer: ScriptedQuantizer, side: Side) -> None:
     request = quantizer.watched()
     assert (request.scheme, request.after_version) == ("int8-weights", 0)
     for version in (1, 2, 5):
@@ -121,7 +121,7 @@ def test_a_policy_is_loaded_only_once_a_thread_wants_it(quantizer: ScriptedQuant
     assert list(side.loads.queue) == [5, 6]
 
 
-def test_after_a_broken_stream_it_asks_for_what_is_newer(quantizer: ScriptedQuantizer, side: Side) -> None:
+def test_after_a_broken_stream_it_requests_newer_versions(quantizer: ScriptedQuantizer, side: Side) -> None:
     quantizer.watched()
     quantizer.serve(good(3))
     assert side.has(3)
@@ -150,7 +150,7 @@ def test_a_broken_policy_opens_the_stream_again(quantizer: ScriptedQuantizer, si
     assert side.faults.empty()
 
 
-def test_a_policy_that_was_not_asked_for_opens_the_stream_again(quantizer: ScriptedQuantizer, side: Side) -> None:
+def test_an_unrequested_policy_opens_the_stream_again(quantizer: ScriptedQuantizer, side: Side) -> None:
     quantizer.watched()
     quantizer.serve(good(3))
     assert side.has(3)
@@ -205,7 +205,7 @@ def test_a_loader_that_fails_unexpectedly_is_a_fault(quantizer: ScriptedQuantize
     assert side.slot.peek() is None
 
 
-def test_closing_ends_the_stream_and_is_no_fault(quantizer: ScriptedQuantizer, side: Side) -> None:
+def test_closing_ends_the_stream_and_is_not_a_fault(quantizer: ScriptedQuantizer, side: Side) -> None:
     quantizer.watched()
     side.subscription.close()
     assert quantizer.left.acquire(timeout=DEADLINE_S)

@@ -15,7 +15,7 @@ class Machine:
         return CpuBudget(share, processors, lambda: self.seconds, lambda: self.cpu_seconds)
 
 
-def test_the_first_half_second_is_given_at_once() -> None:
+def test_the_budget_starts_with_half_a_second() -> None:
     machine = Machine()
     budget = machine.budget(0.03, processors=2)
     for _ in range(5):
@@ -25,7 +25,7 @@ def test_the_first_half_second_is_given_at_once() -> None:
     assert not budget.has_some()
 
 
-def test_what_was_taken_beyond_it_is_waited_for() -> None:
+def test_the_next_work_waits_until_the_excess_is_paid() -> None:
     machine = Machine()
     budget = machine.budget(0.05, processors=4)
     machine.cpu_seconds = 2.5
@@ -36,7 +36,7 @@ def test_what_was_taken_beyond_it_is_waited_for() -> None:
     assert budget.has_some()
 
 
-def test_in_the_long_run_it_is_the_share_whatever_an_evaluation_costs() -> None:
+def test_long_term_use_equals_the_share_for_any_cost_of_an_evaluation() -> None:
     rng, machine = random.Random(3), Machine()
     budget = machine.budget(0.03, processors=8)
     while machine.seconds < 20_000:

@@ -123,7 +123,7 @@ def test_actions_are_greedy() -> None:
     evaluator.close()
 
 
-def test_it_is_broken_off_when_the_actor_ends() -> None:
+def test_an_evaluation_stops_when_the_actor_ends() -> None:
     evaluator, stop = cartpoles(40), threading.Event()
     policy = evaluator.load(random_policy(4, 2))
     taken: list[Episode] = []

@@ -37,7 +37,7 @@ def test_a_version_is_held_from_the_start_and_again_each_minute(
     assert quantizer.holds.empty()
 
 
-def test_a_version_that_is_gone_is_not_to_be_evaluated_and_logged_once(
+def test_a_removed_version_is_not_evaluated_and_logged_once(
     peer: tuple[ScriptedQuantizer, str], clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     quantizer, address = peer
@@ -53,7 +53,7 @@ def test_a_version_that_is_gone_is_not_to_be_evaluated_and_logged_once(
     assert [line.split()[:2] for line in lines] == [["version", "7"], ["version", "8"]]
 
 
-def test_without_a_quantizer_versions_are_evaluated_all_the_same_which_is_logged_once(
+def test_without_a_quantizer_versions_are_evaluated_anyway_and_logged_once(
     clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(ScriptedQuantizer()) as address:

@@ -35,7 +35,7 @@ def test_updates_that_were_lost_with_a_checkpoint_count_as_well() -> None:
     assert schedule.is_due(version(6, 400))
 
 
-def test_what_the_learner_wants_is_due_at_once_and_once() -> None:
+def test_a_version_that_the_learner_requests_is_due_at_once_and_only_once() -> None:
     schedule = EvaluationSchedule(100)
     schedule.begun(version(1, 0))
     schedule.want(3)
@@ -55,7 +55,7 @@ def test_a_lost_version_is_not_due_until_it_is_tried_again() -> None:
     assert schedule.is_due(version(1, 0))
 
 
-def test_without_cpu_time_nothing_is_due_but_what_the_learner_wants() -> None:
+def test_without_cpu_time_only_the_learners_requests_are_due() -> None:
     schedule = EvaluationSchedule(100, affordable=lambda: False)
     assert not schedule.is_due(version(1, 0))
     schedule.want(2)
@@ -70,7 +70,7 @@ def test_near_the_target_cpu_time_does_not_count() -> None:
         assert schedule.is_due(version(1, 0)) is near
 
 
-def test_at_the_target_it_waits_whether_the_run_ends() -> None:
+def test_at_the_target_it_waits_for_the_end_of_the_run() -> None:
     schedule = EvaluationSchedule(100, target=475.0)
     schedule.begun(version(1, 100))
     schedule.ended(475.0)

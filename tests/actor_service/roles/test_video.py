@@ -25,7 +25,7 @@ def pictures(path: Path) -> list[NDArray[Any]]:
         return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
 
 
-def test_a_video_holds_what_was_added(tmp_path: Path) -> None:
+def test_a_video_has_the_added_pictures(tmp_path: Path) -> None:
     path = tmp_path / "film.mp4"
     levels = (0, 120, 240)
     with Video(path, 12.5) as video:
@@ -40,7 +40,7 @@ def test_a_video_holds_what_was_added(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_video_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_video_leaves_no_file(tmp_path: Path) -> None:
     path = tmp_path / "film.mp4"
     path.write_text("the one before")
 

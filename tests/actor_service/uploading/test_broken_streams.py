@@ -16,7 +16,7 @@ EVALUATION = Evaluation(1, 4, 100, "int8", (9.0,), (9,), 0.1)
 
 
 @pytest.mark.parametrize("stored", [2, 3, 4], ids=lambda stored: f"{stored} stored, 2 acknowledged")
-def test_after_a_broken_stream_it_goes_on_after_what_is_stored(
+def test_after_a_broken_stream_it_resumes_after_the_last_stored_item(
     learner: ScriptedLearner, side: Side, stored: int
 ) -> None:
     uploader = side.start(capacity=6)
@@ -39,7 +39,7 @@ def test_after_a_broken_stream_it_goes_on_after_what_is_stored(
     assert learner.items.empty()
 
 
-def test_attempts_count_until_the_learner_takes_what_it_refused(
+def test_the_attempts_are_counted_until_the_learner_accepts_a_refused_item(
     learner: ScriptedLearner, side: Side, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "actorq.transport.reconnect")
@@ -89,9 +89,7 @@ def test_credit_of_a_broken_stream_is_forgotten(learner: ScriptedLearner, side: 
     assert learner.items.empty()
 
 
-def test_a_learner_that_is_away_or_has_forgotten_the_actor_is_joined_again(
-    learner: ScriptedLearner, side: Side
-) -> None:
+def test_an_actor_joins_again_if_the_learner_was_unreachable_or_forgot_it(learner: ScriptedLearner, side: Side) -> None:
     side.away = 1
     uploader = side.start()
     learner.opened()
@@ -106,9 +104,7 @@ def test_a_learner_that_is_away_or_has_forgotten_the_actor_is_joined_again(
 
 
 @pytest.mark.parametrize("error", [InvalidInputError("a wrong shape"), ConflictError("another environment")])
-def test_a_refusal_that_a_retry_does_not_mend_is_a_fault(
-    learner: ScriptedLearner, side: Side, error: ActorQError
-) -> None:
+def test_a_refusal_that_a_retry_cannot_fix_is_a_fault(learner: ScriptedLearner, side: Side, error: ActorQError) -> None:
     uploader = side.start()
     learner.opened()
     put(uploader, 1)
@@ -166,7 +162,7 @@ def test_acknowledged_segments_that_the_learner_lost_in_a_power_cut_are_sent_aga
     assert re.search(r"lost 2 .* 1: 2 .*again, 0 ", line)
 
 
-def test_a_loss_that_cannot_be_made_good_is_told_and_the_actor_goes_on(
+def test_an_unrecoverable_loss_is_logged_and_the_actor_continues(
     learner: ScriptedLearner, side: Side, caplog: pytest.LogCaptureFixture
 ) -> None:
     uploader = side.start(capacity=4)
@@ -186,7 +182,7 @@ def test_a_loss_that_cannot_be_made_good_is_told_and_the_actor_goes_on(
     assert re.search(r"lost 3 .* 0: 1 .*again, 2 ", line)
 
 
-def test_an_actor_that_kept_nothing_goes_on_with_the_next_number(learner: ScriptedLearner, side: Side) -> None:
+def test_an_actor_without_kept_items_continues_with_the_next_number(learner: ScriptedLearner, side: Side) -> None:
     uploader = side.start()
     learner.opened()
     put(uploader, 1, 2)
@@ -202,7 +198,7 @@ def test_an_actor_that_kept_nothing_goes_on_with_the_next_number(learner: Script
     assert learner.received(1) == segments(3)
 
 
-def test_stored_segments_that_are_not_durable_are_kept_when_their_acknowledgement_was_lost(
+def test_stored_but_volatile_segments_are_kept_if_their_acknowledgment_was_lost(
     learner: ScriptedLearner, side: Side
 ) -> None:
     uploader = side.start()

@@ -23,7 +23,7 @@ def test_it_opens_the_stream_with_its_name_life_and_environment(learner: Scripte
     assert wire.environment_from_proto(opened.environment) == SPEC
 
 
-def test_segments_go_up_in_order_as_far_as_the_credit_reaches(learner: ScriptedLearner, side: Side) -> None:
+def test_segments_are_sent_in_order_within_the_credit(learner: ScriptedLearner, side: Side) -> None:
     uploader = side.start(capacity=5)
     learner.opened()
     put(uploader, 1, 2, 3, 4, 5)
@@ -49,7 +49,7 @@ class Putting(threading.Thread):
         self._uploader.put(small_segment(self._sequence), self._stop_event)
 
 
-def test_a_full_queue_lets_nothing_in_until_there_is_credit(learner: ScriptedLearner, side: Side) -> None:
+def test_a_full_queue_blocks_until_there_is_credit(learner: ScriptedLearner, side: Side) -> None:
     uploader = side.start(capacity=2)
     learner.opened()
     put(uploader, 1, 2)
@@ -90,7 +90,7 @@ def test_the_last_item_is_flushed_like_all_others(learner: ScriptedLearner, side
     assert uploader.flush(DEADLINE_S) == 0
 
 
-def test_flushing_what_nobody_will_store_ends_at_once(learner: ScriptedLearner, side: Side) -> None:
+def test_a_flush_of_abandoned_items_ends_at_once(learner: ScriptedLearner, side: Side) -> None:
     uploader = side.start(capacity=2)
     learner.opened()
     put(uploader, 1, 2)
@@ -102,7 +102,7 @@ def test_flushing_what_nobody_will_store_ends_at_once(learner: ScriptedLearner, 
     assert uploader.flush(threading.TIMEOUT_MAX) == 2
 
 
-def test_flushing_ends_when_the_next_stream_begins_after_what_was_sent(learner: ScriptedLearner, side: Side) -> None:
+def test_a_flush_ends_when_the_next_stream_begins_after_the_sent_items(learner: ScriptedLearner, side: Side) -> None:
     uploader = side.start()
     learner.opened()
     put(uploader, 1)
@@ -153,7 +153,7 @@ def test_directives_reach_the_actor(learner: ScriptedLearner, side: Side) -> Non
     assert side.shares.empty()
 
 
-def test_a_report_tells_how_much_was_sent(learner: ScriptedLearner, side: Side) -> None:
+def test_a_report_has_the_number_of_sent_items(learner: ScriptedLearner, side: Side) -> None:
     uploader = side.start(period_s=0.08)
     learner.opened()
     assert learner.sent.get(timeout=DEADLINE_S) == 0
@@ -172,14 +172,14 @@ def test_it_reports_at_once_and_then_every_period(learner: ScriptedLearner, side
     assert reports[0].process.name == "actor-0"
 
 
-def test_the_last_word_is_a_report(learner: ScriptedLearner, side: Side) -> None:
+def test_the_last_message_is_a_report(learner: ScriptedLearner, side: Side) -> None:
     uploader = side.start()
     assert learner.reports.get(timeout=DEADLINE_S).environment_steps == 1
     uploader.close()
     assert learner.reports.get(timeout=DEADLINE_S).environment_steps == 2
 
 
-def test_a_report_follows_the_first_segment_however_short_the_run(learner: ScriptedLearner, side: Side) -> None:
+def test_a_report_follows_the_first_segment_even_in_a_short_run(learner: ScriptedLearner, side: Side) -> None:
     uploader = side.start(period_s=1_000.0)
     learner.reports.get(timeout=DEADLINE_S)
     learner.answer(credit=1)
@@ -224,7 +224,7 @@ def test_closing_does_not_wait_for_a_learner_that_stays_silent() -> None:
         assert side.faults.empty()
 
 
-def test_who_waits_for_credit_goes_on_when_the_next_segment_may_be_sent(learner: ScriptedLearner, side: Side) -> None:
+def test_a_wait_for_credit_ends_when_the_next_segment_may_be_sent(learner: ScriptedLearner, side: Side) -> None:
     uploader = side.start()
     learner.opened()
     learner.answer(credit=1)
@@ -259,7 +259,7 @@ def test_items_are_kept_in_order_until_they_are_durable() -> None:
     assert len(unflushed) == 0
 
 
-def test_the_oldest_goes_beyond_the_number_and_the_bytes() -> None:
+def test_the_oldest_items_are_dropped_above_the_limits_of_number_and_bytes() -> None:
     few = UnflushedItems(most_items=2)
     for sequence in range(1, 5):
         few.add(small_segment(sequence))

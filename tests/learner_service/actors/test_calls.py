@@ -31,7 +31,7 @@ def project_frames(frame: FrameType | None) -> list[str]:
 
 
 @on_a_loop
-async def test_a_segment_takes_six_calls_from_the_servicer_to_its_rows(
+async def test_a_segment_needs_six_calls_from_the_servicer_to_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stacks: dict[str, list[str]] = {}

@@ -69,7 +69,7 @@ async def test_a_stream_gets_a_window_and_the_next_credit_for_each_segment_that_
     assert outstanding(limiter, 10) == 2
 
 
-def test_one_answer_tells_of_all_segments_that_are_being_stored() -> None:
+def test_one_answer_acknowledges_all_segments_that_are_being_stored() -> None:
     loop, limiter = SimulatedLoop(), limiter_for(100)
     credits_, only = credits_on(loop, limiter, SEGMENT), stream("a")
     credits_.open(only)
@@ -86,7 +86,7 @@ def test_one_answer_tells_of_all_segments_that_are_being_stored() -> None:
     assert (only.acknowledged, only.credit) == (2, 4)
 
 
-def test_the_acknowledgement_of_the_only_segment_is_told_at_once() -> None:
+def test_the_only_segment_is_acknowledged_at_once() -> None:
     loop, limiter = SimulatedLoop(), limiter_for(100)
     credits_, only = credits_on(loop, limiter, SEGMENT), stream("a")
     credits_.open(only)
@@ -112,7 +112,7 @@ def test_an_acknowledgement_does_not_wait_for_a_segment_that_has_no_reservation(
 
 
 @on_a_loop
-async def test_scarce_credit_goes_round_all_streams() -> None:
+async def test_scarce_credit_goes_to_all_streams_in_turn() -> None:
     limiter = limiter_for(4)
     credits_ = Credits(limiter, SEGMENT, asyncio.get_running_loop())
     streams = [stream(name) for name in "abc"]
@@ -189,7 +189,7 @@ async def test_a_closed_stream_gives_its_unused_grants_to_others() -> None:
 
 
 @on_a_loop
-async def test_a_stream_that_ends_over_a_refused_segment_gives_back_only_what_it_still_holds() -> None:
+async def test_a_stream_that_ends_with_a_refused_segment_releases_only_its_remaining_leases() -> None:
     limiter = limiter_for(4)
     credits_ = Credits(limiter, SEGMENT, asyncio.get_running_loop())
     bad, good = stream("bad"), stream("good")
@@ -240,7 +240,7 @@ def leased(loop: SimulatedLoop, limiter: RateLimiter, names: str) -> tuple[Credi
     return credits_, streams
 
 
-def test_a_silent_stream_gives_way_after_two_seconds_when_others_wait() -> None:
+def test_a_silent_stream_loses_its_lease_after_two_seconds_if_others_wait() -> None:
     loop = SimulatedLoop()
     _, (silent, good) = leased(loop, limiter_for(2), "ab")
     assert (silent.credit, good.credit) == (2, 0)
@@ -252,7 +252,7 @@ def test_a_silent_stream_gives_way_after_two_seconds_when_others_wait() -> None:
     assert silent.credit == 2
 
 
-def test_a_lease_lasts_as_long_as_nobody_else_waits() -> None:
+def test_a_lease_lasts_while_no_other_stream_waits() -> None:
     loop, limiter = SimulatedLoop(), limiter_for(3)
     credits_, (only,) = leased(loop, limiter, "a")
     loop.pass_time(3_600.0)
@@ -261,7 +261,7 @@ def test_a_lease_lasts_as_long_as_nobody_else_waits() -> None:
     assert only.acknowledged == 1
 
 
-def test_a_segment_that_comes_without_its_lease_takes_that_of_a_stream_that_has_sent_nothing() -> None:
+def test_a_segment_without_a_lease_gets_the_lease_of_a_silent_stream() -> None:
     loop, limiter = SimulatedLoop(), limiter_for(2)
     credits_, (slow, idle) = leased(loop, limiter, "ab")
     loop.pass_time(2.1)
@@ -271,7 +271,7 @@ def test_a_segment_that_comes_without_its_lease_takes_that_of_a_stream_that_has_
     assert len(idle.leases) == 1
 
 
-def test_a_segment_that_comes_while_nothing_is_admitted_waits_and_is_first() -> None:
+def test_a_segment_that_comes_while_inserts_are_blocked_waits_and_is_stored_first() -> None:
     loop, limiter = SimulatedLoop(), limiter_for(2)
     credits_, (slow, good) = leased(loop, limiter, "ab")
     loop.pass_time(2.1)

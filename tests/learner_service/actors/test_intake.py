@@ -67,7 +67,7 @@ def test_a_segment_is_stored_and_its_episodes_and_policies_are_counted(intake: I
     assert nothing_is_reserved(replay)
 
 
-def test_policies_that_fell_back_to_fp32_are_counted_as_what_they_were(intake: Intake, replay: ReplayBuffer) -> None:
+def test_policies_that_fell_back_to_fp32_are_counted_as_fp32(intake: Intake, replay: ReplayBuffer) -> None:
     spans = (PolicySpan(0, 4, "int8"), PolicySpan(3, 5, "fp32"))
     store_segment(intake, ACTOR, segment(1, spans=spans), reserve(replay))
     assert intake.statistics().transitions_by_scheme == {"int8": 6, "fp32": 2}
@@ -90,7 +90,7 @@ def test_staleness_counts_only_transitions(intake: Intake, replay: ReplayBuffer)
     assert intake.state()["staleness"] == [3, 0, 4]
 
 
-def test_staleness_counts_publications_though_a_killed_learner_leaves_numbers_out(replay: ReplayBuffer) -> None:
+def test_staleness_counts_publications_even_if_a_killed_learner_skips_numbers(replay: ReplayBuffer) -> None:
     killed, intake = an_intake(replay), Intake(SPEC, replay, "int8", published_version=lambda: 1030)
     intake.load_state(json.loads(json.dumps(killed.state())))
     for version in (1029, 1030):
@@ -117,7 +117,7 @@ def test_the_same_sequence_of_the_same_life_is_stored_once(intake: Intake, repla
     assert replay.total_transitions == 14
 
 
-def test_lives_and_actors_resume_where_each_of_them_was(intake: Intake, replay: ReplayBuffer) -> None:
+def test_each_incarnation_resumes_after_its_own_last_sequence(intake: Intake, replay: ReplayBuffer) -> None:
     assert replay.sequences.last(*ACTOR.source_key) == 0
     for sequence in (1, 2):
         store_segment(intake, ACTOR, segment(sequence), reserve(replay))
@@ -146,7 +146,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_a_refused_segment_changes_nothing_and_gives_its_credit_back(
+def test_a_refused_segment_changes_nothing_and_releases_its_credit(
     intake: Intake, replay: ReplayBuffer, what: str
 ) -> None:
     columns, fact = REFUSED[what]
@@ -212,7 +212,7 @@ def test_transitions_stored_after_the_last_checkpoint_are_counted_on_resume(
         ("int8", {"int8": 24}, 24, {"int8": 24}),
     ],
 )
-def test_uncounted_transitions_are_shared_among_the_schemes_as_the_counted_ones(
+def test_uncounted_transitions_are_split_in_proportion_to_the_counted_ones(
     replay: ReplayBuffer, scheme: str, counted: dict[str, int], stored: int, expected: dict[str, int]
 ) -> None:
     intake = Intake(SPEC, replay, scheme, published_version=lambda: 5)

@@ -145,7 +145,7 @@ def test_no_set_of_silent_slow_or_dead_holders_stops_the_others(
 
 
 @pytest.mark.parametrize(("kind", "segments"), [("silent", 300), ("slow", 300), ("dead", 300), ("late", 5)])
-def test_one_good_actor_goes_on_among_five_hundred_of_a_kind(kind: Kind, segments: int) -> None:
+def test_one_good_actor_continues_among_five_hundred_bad_ones(kind: Kind, segments: int) -> None:
     """Late ones send data too, so that it gets its share of a learner that takes one segment at a time."""
     kinds: list[Kind] = [kind] * 500
     world = World([*kinds, "good"], error_buffer=8.0, batch=8, seed=1)

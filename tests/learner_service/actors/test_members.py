@@ -78,7 +78,7 @@ def test_the_end_of_an_old_life_does_not_disconnect_the_new_one(members: Members
     assert members.connected("actor") == 1
 
 
-def test_lives_of_an_index_count_up_whoever_holds_it(members: Members) -> None:
+def test_the_lives_of_an_index_count_up_for_all_holders(members: Members) -> None:
     assert members.join("a", 1, "actor").life == 1
     assert members.join("a", 1, "actor").life == 1  # the same life, joined again
     assert members.join("a", 2, "actor").life == 2
@@ -129,7 +129,7 @@ def test_a_full_run_forgets_actors_that_left_and_refuses_when_all_are_connected(
         members.join("old-7", 1, "actor")
 
 
-def test_an_owner_with_very_many_that_open_no_stream_takes_no_more_and_others_do(
+def test_an_owner_with_too_many_streamless_members_is_refused_and_others_are_not(
     members: Members, clock: ManualClock
 ) -> None:
     first = [members.join(f"bad-{number}", 0, "actor", owner="1 at a") for number in range(2000)]
@@ -148,21 +148,21 @@ def test_an_owner_with_very_many_that_open_no_stream_takes_no_more_and_others_do
     assert members.join("bad-3", first[3].incarnation, "actor", owner="1 at a").state == "joined"
 
 
-def test_the_learner_gives_incarnations_that_grow_with_each_join_and_each_of_its_lives(members: Members) -> None:
+def test_incarnations_grow_with_each_join_and_each_learner_process(members: Members) -> None:
     first, second = members.join("a", 0, "actor"), members.join("b", 0, "actor")
     assert first.incarnation < second.incarnation < members.join("a", 0, "actor").incarnation < 2 << 32
     later = Members(process=2, clock=ManualClock())
     assert later.join("a", 0, "actor").incarnation > 2 << 32
 
 
-def test_a_first_join_whose_answer_was_lost_is_the_same_join(members: Members) -> None:
+def test_a_repeated_join_after_a_lost_answer_returns_the_same_member(members: Members) -> None:
     first = members.join("a", 0, "actor", nonce=7)
     assert members.join("a", 0, "actor", nonce=7) is first
     assert members.join("a", first.incarnation, "actor", nonce=7) is first
     assert members.join("a", 0, "actor", nonce=8).incarnation > first.incarnation
 
 
-def test_the_older_of_two_processes_is_out_as_soon_as_the_newer_has_joined(members: Members) -> None:
+def test_the_older_of_two_processes_is_refused_after_the_newer_has_joined(members: Members) -> None:
     old = members.join("a", 0, "actor", nonce=1)
     members.connect("a", old.incarnation)
     new = members.join("a", 0, "actor", nonce=2)
@@ -174,7 +174,7 @@ def test_the_older_of_two_processes_is_out_as_soon_as_the_newer_has_joined(membe
     assert members.connect("a", new.incarnation) is new
 
 
-def test_a_restarted_learner_takes_in_the_newest_incarnation_and_refuses_older_ones(clock: ManualClock) -> None:
+def test_a_restarted_learner_admits_the_newest_incarnation_and_refuses_older_ones(clock: ManualClock) -> None:
     before = Members(1, clock)
     old, new = before.join("a", 0, "actor"), before.join("a", 0, "actor")
     assert Members(2, clock).join("a", new.incarnation, "actor").incarnation == new.incarnation
@@ -184,22 +184,20 @@ def test_a_restarted_learner_takes_in_the_newest_incarnation_and_refuses_older_o
 
 
 @pytest.mark.parametrize("incarnation", [2 << 32, 2**63, 2**64 - 1])
-def test_an_incarnation_that_the_learner_has_not_given_is_refused(members: Members, incarnation: int) -> None:
+def test_an_incarnation_that_the_learner_did_not_assign_is_refused(members: Members, incarnation: int) -> None:
     with pytest.raises(InvalidInputError, match=str(incarnation)):
         members.join("a", incarnation, "actor")
     assert members.statuses() == ()
 
 
-def test_a_replay_with_higher_incarnations_of_an_actor_goes_on_above_them(members: Members) -> None:
+def test_new_incarnations_are_above_those_in_the_replay(members: Members) -> None:
     stored = 1_700_000_000_000_000_000
     member = members.join("a", 0, "actor", newest_stored=stored)
     assert member.incarnation == stored + 1
     assert members.join("a", stored + 1, "actor", newest_stored=stored) is member
 
 
-def test_a_member_that_opens_no_stream_within_a_minute_gives_its_index_back(
-    members: Members, clock: ManualClock
-) -> None:
+def test_a_member_without_a_stream_for_a_minute_loses_its_index(members: Members, clock: ManualClock) -> None:
     lazy = members.join("a", 0, "actor")
     clock.now = 59.0
     members.join("b", 0, "actor")
@@ -215,7 +213,7 @@ def test_a_member_that_opens_no_stream_within_a_minute_gives_its_index_back(
     assert [status.name for status in members.statuses()] == ["a"]
 
 
-def test_joining_again_begins_the_minute_anew(members: Members, clock: ManualClock) -> None:
+def test_joining_again_restarts_the_minute(members: Members, clock: ManualClock) -> None:
     member = members.join("a", 0, "actor")
     clock.now = 59.0
     members.join("a", member.incarnation, "actor")
@@ -224,7 +222,7 @@ def test_joining_again_begins_the_minute_anew(members: Members, clock: ManualClo
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=200))
-def test_a_free_index_is_the_wished_one_or_the_lowest(moves: list[tuple[bool, int]]) -> None:
+def test_a_new_index_is_the_preferred_one_or_the_lowest_free_one(moves: list[tuple[bool, int]]) -> None:
     indexes, held = Indexes(), set[int]()
     for takes, number in moves:
         if not takes:

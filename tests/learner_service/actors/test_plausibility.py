@@ -25,11 +25,11 @@ def judged(mean_return: float, length: int) -> Evaluation:
     return replace(evaluation(1, 1, mean_return), lengths=(length,))
 
 
-def test_before_an_actor_has_sent_anything_there_is_nothing_to_compare_with() -> None:
+def test_an_evaluation_before_any_actor_data_is_flagged() -> None:
     assert "nothing to compare" in Plausibility(500).doubt(judged(500.0, 500))
 
 
-def test_nothing_is_flagged_where_actors_have_other_rewards_than_evaluations() -> None:
+def test_nothing_is_flagged_if_actors_have_other_rewards_than_evaluations() -> None:
     record = Plausibility(500, compares=False)
     record.update(segment(1, rewards=np.full((4, 2), 1e-3, np.float32), episodes=(Episode(0.1, 100, 0),)))
     assert record.doubt(judged(500.0, 500)) == ""
@@ -58,7 +58,7 @@ def test_without_a_limit_of_steps_the_lengths_count() -> None:
     assert "above 1,000.0" in record.doubt(judged(1500.0, 1000))
 
 
-def test_where_all_rewards_are_negative_a_return_cannot_be_better_than_its_steps_allow() -> None:
+def test_with_negative_rewards_the_bound_of_a_return_follows_its_steps() -> None:
     record = after(-1.0, -200.0, -150.0, step_limit=200)
     assert record.doubt(judged(-110.0, 110)) == ""
     assert "above -110.0" in record.doubt(judged(-50.0, 110))
@@ -90,7 +90,7 @@ def test_the_record_is_the_same_after_a_restart() -> None:
     assert "nothing to compare" in empty.doubt(judged(1.0, 1))
 
 
-def test_a_run_that_was_begun_without_a_record_flags_nothing() -> None:
+def test_a_run_without_a_record_flags_nothing() -> None:
     restored = Plausibility(500)
     restored.load_state(None)
     restored.update(segment(1, episodes=(Episode(9.0, 9, 0),)))

@@ -20,7 +20,7 @@ def ranges(*scales: float) -> ObservedRanges:
     return found
 
 
-def test_the_rows_of_one_wild_actor_are_left_out_and_it_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_rows_of_an_outlier_actor_are_left_out_and_it_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     found = ranges(1.0, 1.2, 0.8, 1e6)
     good, wild = rows(1.0, 9)[:, 0], rows(1e6, 10, 16)[:, 0]
     with caplog.at_level(logging.WARNING):
@@ -37,7 +37,7 @@ def test_actors_that_explore_differently_are_no_outliers() -> None:
 
 
 @pytest.mark.parametrize("scales", [(), (1.0,), (1.0, 1e6)])
-def test_of_fewer_than_three_actors_nobody_is_left_out(scales: tuple[float, ...]) -> None:
+def test_with_fewer_than_three_actors_no_rows_are_left_out(scales: tuple[float, ...]) -> None:
     batch = rows(1e6, 9)[:, 0]
     assert ranges(*scales).without_outliers(batch) is batch
 

@@ -37,20 +37,18 @@ def actors(*schemes: str, role: Role = "actor") -> tuple[ActorStatus, ...]:
         ("fp32", ("fp32",)),
     ],
 )
-def test_a_scheme_may_fall_back_to_what_every_processor_computes_and_auto_may_be_any(
-    scheme: str, acting: tuple[str, ...]
-) -> None:
+def test_acting_schemes_include_the_fallbacks_and_with_auto_all_schemes(scheme: str, acting: tuple[str, ...]) -> None:
     assert acting_schemes(scheme) == acting
 
 
-def test_in_a_run_with_a_scheme_its_policy_counts_whatever_actors_report() -> None:
+def test_a_fixed_scheme_decides_for_any_reports_of_actors() -> None:
     policies = [policy("fp32"), policy("int8", FLOAT32)]
     assert policy_of("int8", policies, actors("fp32", "fp32")) is policies[1]
     assert policy_of("int4", policies, actors("int8")) is None
     assert policy_of("int8", (), actors("int8")) is None
 
 
-def test_with_auto_the_scheme_that_most_actors_report_counts() -> None:
+def test_with_auto_the_most_reported_scheme_decides() -> None:
     policies = [policy("int8"), policy("fp32"), policy("int4")]
     assert policy_of("auto", policies, actors("int8", "fp32", "fp32")) is policies[1]
     # The evaluators do not count, nor those that have reported nothing, and of equals the first of SCHEMES does.
@@ -59,14 +57,14 @@ def test_with_auto_the_scheme_that_most_actors_report_counts() -> None:
     assert policy_of("auto", policies, (*actors("int4", "int8"), *evaluators, *unknown)) is policies[0]
 
 
-def test_with_auto_and_no_report_the_first_policy_counts() -> None:
+def test_with_auto_and_no_report_the_first_policy_is_chosen() -> None:
     policies = [policy("int8"), policy("fp32")]
     assert policy_of("auto", policies, ()) is policies[0]
     assert policy_of("auto", policies, actors("")) is policies[0]
     assert policy_of("auto", (), actors("int8")) is None
 
 
-def test_with_auto_a_policy_that_came_to_fp32_is_found_by_what_acts() -> None:
+def test_with_auto_a_policy_that_became_fp32_is_found_by_its_effective_scheme() -> None:
     policies = [policy("int4"), policy("int8", FLOAT32)]
     assert policy_of("auto", policies, actors("fp32")) is policies[1]
     # But not before one that was asked for.

@@ -22,7 +22,7 @@ def after(shares: Shares, clock: ManualClock, seconds: float, *present: str, awa
     return shares.share
 
 
-def test_a_missing_actor_is_missed_after_ten_seconds_and_the_others_take_its_share(
+def test_after_ten_seconds_the_others_collect_the_share_of_a_missing_actor(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     found, clock = shares()
@@ -35,7 +35,7 @@ def test_a_missing_actor_is_missed_after_ten_seconds_and_the_others_take_its_sha
     assert len(caplog.records) == 2
 
 
-def test_an_actor_that_comes_back_ends_it_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_share_is_normal_as_soon_as_the_actor_returns(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     found, clock = shares(actors=2)
     assert after(found, clock, 30, "a") == 128
@@ -69,7 +69,7 @@ def test_a_run_without_steps_or_with_no_or_surplus_actors_has_no_share(steps: in
     assert after(found, clock, 60, *present) == 0
 
 
-def test_a_silent_actor_is_missed_at_once_and_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_silent_actor_counts_as_missing_at_once_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
     found, clock = shares()
     clock.now = 100.0
     assert found.update(("a", "b", "c"), (), ("d",)) == 96

@@ -16,7 +16,7 @@ DEADLINE_S = 30.0
 
 
 @on_a_loop
-async def test_jobs_are_done_in_order_on_another_thread_and_told_on_the_loop() -> None:
+async def test_jobs_run_in_order_on_another_thread_and_report_on_the_loop() -> None:
     storage, told, threads = StorageThread(), list[int](), set[str]()
 
     def work(number: int) -> int:
@@ -31,7 +31,7 @@ async def test_jobs_are_done_in_order_on_another_thread_and_told_on_the_loop() -
 
 
 @on_a_loop
-async def test_the_error_of_a_job_is_told_and_the_next_one_is_done() -> None:
+async def test_the_error_of_a_job_is_reported_and_the_next_job_runs() -> None:
     storage, done, failed = StorageThread(), list[object](), list[BaseException]()
     storage.submit(lambda: [][1], done.append, failed.append)
     storage.submit(lambda: "next", done.append, failed.append)
@@ -55,7 +55,7 @@ async def test_streams_are_not_read_while_many_jobs_wait() -> None:
 
 
 @on_a_loop
-async def test_nothing_is_taken_after_the_end() -> None:
+async def test_no_job_is_accepted_after_the_end() -> None:
     storage = StorageThread()
     await storage.close()
     with pytest.raises(UnavailableError, match="ending"):
@@ -63,7 +63,7 @@ async def test_nothing_is_taken_after_the_end() -> None:
 
 
 @on_a_loop
-async def test_the_event_loop_goes_on_while_the_replay_is_locked(tmp_path: Path) -> None:
+async def test_the_event_loop_runs_while_the_replay_is_locked(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         stream = await opened(run)
         assert run.training is not None
@@ -83,7 +83,7 @@ async def test_the_event_loop_goes_on_while_the_replay_is_locked(tmp_path: Path)
 
 
 @on_a_loop
-async def test_the_order_of_a_stream_and_its_duplicates_are_decided_as_segments_come(tmp_path: Path) -> None:
+async def test_order_and_duplicates_are_decided_at_the_arrival_of_segments(tmp_path: Path) -> None:
     async with a_run(tmp_path, settings=config(rate_limiter={"samples_per_insert": 4.0, "error_buffer": 1e6})) as run:
         stream = await opened(run)
         assert run.training is not None
@@ -100,7 +100,7 @@ async def test_the_order_of_a_stream_and_its_duplicates_are_decided_as_segments_
 
 
 @on_a_loop
-async def test_a_message_that_is_no_segment_ends_its_stream_and_gives_its_credit_back(tmp_path: Path) -> None:
+async def test_an_invalid_segment_ends_its_stream_and_releases_its_credit(tmp_path: Path) -> None:
     def broken() -> None:
         raise InvalidInputError("tensor: dtype must be one of them")
 

@@ -87,7 +87,7 @@ def test_the_exported_graph_computes_the_policy(name: str, kind: str, normalize:
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_normalizer_is_in_the_published_parameters_and_changes_what_is_done(name: str) -> None:
+def test_a_normalizer_is_published_and_changes_the_actions(name: str) -> None:
     spec = spec_of(name)
     algorithm = make(name, spec, normalize_observations=True)
     observations = random_batch(np.random.default_rng(0), spec, 64).observations
@@ -103,7 +103,7 @@ def test_a_normalizer_is_in_the_published_parameters_and_changes_what_is_done(na
     assert not torch.allclose(algorithm.policy(on_device(observations)), plain, atol=1e-3)
 
 
-def test_without_normalization_there_is_nothing_to_set(name: str) -> None:
+def test_without_normalization_normalize_has_no_effect(name: str) -> None:
     algorithm = make(name)
     before = snapshot_parameters(algorithm.policy)
     algorithm.normalize(np.ones(3), np.full(3, 2.0))
@@ -261,7 +261,7 @@ def test_several_updates_in_one_call_are_those_of_several_calls(name: str) -> No
     torch.testing.assert_close(together.state(), apart.state(), rtol=1e-5, atol=1e-6)
 
 
-def test_rows_that_are_no_whole_minibatches_are_refused(name: str) -> None:
+def test_rows_that_are_not_whole_minibatches_are_refused(name: str) -> None:
     batch = random_batch(np.random.default_rng(0), spec_of(name), BATCH + 1)
     with pytest.raises(ValueError, match=f"multiple of {BATCH} rows, got {BATCH + 1}"):
         make(name).update(batch, ones(BATCH + 1))
@@ -281,7 +281,7 @@ def test_importance_weights_scale_the_loss_of_their_transition(name: str) -> Non
     assert loss(weights) != pytest.approx(weights.mean() * whole, rel=1e-3)
 
 
-def test_transitions_of_weight_zero_teach_values_nothing(name: str) -> None:
+def test_transitions_of_weight_0_do_not_change_values(name: str) -> None:
     spec, rng = spec_of(name), np.random.default_rng(0)
     algorithm = make(name)
     probes = random_batch(rng, spec, BATCH)

@@ -19,7 +19,7 @@ def networks(algorithm: Algorithm) -> list[tuple[nn.Module, nn.Module]]:
     return [(trained.network, trained.target) for trained in algorithm.networks.values()]
 
 
-def test_target_networks_begin_as_copies_with_what_is_drawn_and_never_trained(name: str) -> None:
+def test_target_networks_start_as_copies_including_random_buffers(name: str) -> None:
     for network, target in networks(make(name, network="own_algorithms:random_features")):
         values, copied = network.state_dict(), target.state_dict()
         assert any("projections" in key for key in values)
@@ -37,7 +37,7 @@ def frozen_weights(algorithm: Algorithm) -> list[torch.Tensor]:
     ]
 
 
-def test_layers_that_are_not_to_be_trained_stay_as_they_are(name: str) -> None:
+def test_frozen_layers_are_not_changed(name: str) -> None:
     algorithm = make(name, network="own_algorithms:half_frozen")
     before = frozen_weights(algorithm)
     assert len(before) == {"dqn": 2, "d4pg": 4, "td3": 4, "sac": 3}[name]

@@ -26,7 +26,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalized"])
-def test_a_resumed_algorithm_goes_on_bit_for_bit(name: str, normalize: bool) -> None:
+def test_a_resumed_algorithm_continues_bit_for_bit(name: str, normalize: bool) -> None:
     spec, rng = spec_of(name), np.random.default_rng(0)
     original = make(name, normalize_observations=normalize)
     original.normalize(np.full(3, 0.5), np.full(3, 2.0))
@@ -55,7 +55,7 @@ def test_a_state_is_a_copy(name: str) -> None:
     assert any(not torch.equal(value, kept[key]) for key, value in algorithm.state().items())
 
 
-def test_a_state_from_before_the_first_update_can_be_gone_back_to(name: str) -> None:
+def test_a_state_from_before_the_first_update_can_be_restored(name: str) -> None:
     algorithm, spec = make(name), spec_of(name)
     state = algorithm.state()
     batch = random_batch(np.random.default_rng(0), spec, 4 * BATCH)
@@ -75,14 +75,14 @@ def test_a_state_of_other_networks_is_refused(name: str) -> None:
         make(name).load_state({})
 
 
-def test_networks_that_normalize_are_not_continued_without(name: str) -> None:
+def test_a_normalizing_state_is_refused_without_normalization(name: str) -> None:
     original = make(name, normalize_observations=True)
     original.normalize(np.full(3, 50.0), np.full(3, 10.0))
     with pytest.raises(RuntimeError, match="normalize_observations is off"):
         make(name).load_state(original.state())
 
 
-def test_the_same_seed_gives_the_same_networks_whatever_torch_drew_before(name: str) -> None:
+def test_the_same_seed_gives_the_same_networks_after_any_draws_of_torch(name: str) -> None:
     first = make(name, seed=5)
     torch.rand(3)
     assert_equal_states(make(name, seed=5), first)
@@ -92,7 +92,7 @@ def test_the_same_seed_gives_the_same_networks_whatever_torch_drew_before(name: 
 
 
 @pytest.mark.parametrize("name", ["td3", "sac"])
-def test_a_state_of_another_kind_of_device_is_gone_on_from_with_other_noise(name: str) -> None:
+def test_a_state_of_another_device_kind_continues_with_other_noise(name: str) -> None:
     """A GPU's generator has 16 bytes of state, the CPU's has 5056: it cannot go on with the numbers of the other."""
     original = trained(make(name), spec_of(name))
     elsewhere = 16 if DEVICE.type == "cpu" else 5056

@@ -243,7 +243,7 @@ def test_importance_weights_scale_the_gradient() -> None:
         np.testing.assert_allclose(quarter, 0.25 * whole, rtol=1e-5, atol=1e-9)
 
 
-def test_a_transition_of_weight_zero_teaches_nothing() -> None:
+def test_a_transition_of_weight_0_has_no_effect() -> None:
     dqn = make_dqn()
     before = dqn.state()["online.parameters"]
     dqn.update(random_batch(np.random.default_rng(2), BATCH), 0 * ones(BATCH))
@@ -265,7 +265,7 @@ def test_the_target_network_is_copied_exactly_every_period() -> None:
         assert torch.equal(state["target"], copied)
 
 
-def test_a_resumed_algorithm_goes_on_bit_for_bit() -> None:
+def test_a_resumed_algorithm_continues_bit_for_bit() -> None:
     original, rng = make_dqn(target_update_period=3), np.random.default_rng(0)
     original.update(random_batch(rng, 4 * BATCH), ones(4 * BATCH))
     state = original.state()
@@ -290,7 +290,7 @@ def test_a_state_of_other_networks_is_refused() -> None:
         make_dqn().load_state({"online.parameters": state["online.parameters"]})
 
 
-def test_the_same_seed_gives_the_same_network_whatever_torch_drew_before() -> None:
+def test_the_same_seed_gives_the_same_network_after_any_draws_of_torch() -> None:
     first = make_dqn(seed=5).state()["online.parameters"]
     torch.rand(3)
     assert torch.equal(make_dqn(seed=5).state()["online.parameters"], first)

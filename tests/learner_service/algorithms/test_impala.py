@@ -72,14 +72,14 @@ def test_an_update_is_a_step_of_adam_on_the_papers_losses(spec: EnvironmentSpec,
         torch.testing.assert_close(network.parameters[0].vector, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_weights_are_one_where_the_learners_policy_acted(spec: EnvironmentSpec) -> None:
+def test_importance_weights_are_1_for_actions_of_the_learners_policy(spec: EnvironmentSpec) -> None:
     algorithm = make("impala", spec, batch_size=10_000)
     steps = as_acted(algorithm, random_trajectories(np.random.default_rng(0), spec))
     figures = algorithm.learn([steps], 0.0).figures
     assert figures["mean_weight"] == pytest.approx(1.0, abs=1e-5)
 
 
-def test_uncorrected_it_ignores_who_acted(spec: EnvironmentSpec) -> None:
+def test_without_correction_the_acting_policy_has_no_effect(spec: EnvironmentSpec) -> None:
     steps = random_trajectories(np.random.default_rng(0), spec)
     other = steps.with_columns(log_probabilities=steps.log_probabilities - 1)
     uncorrected = [make("impala", spec, correct=False) for _ in range(2)]

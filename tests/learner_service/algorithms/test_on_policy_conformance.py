@@ -48,7 +48,7 @@ def spec(request: pytest.FixtureRequest) -> EnvironmentSpec:
 
 @pytest.mark.parametrize("normalize", [False, True], ids=["plain", "normalized"])
 @pytest.mark.parametrize("kind", ["float32", "float64", "matrix", "frames"])
-def test_the_exported_graph_tells_the_distribution(
+def test_the_exported_graph_outputs_the_distribution(
     name: str, spec: EnvironmentSpec, kind: str, normalize: bool
 ) -> None:
     spec = {
@@ -146,7 +146,7 @@ def test_initial_weights(name: str, spec: EnvironmentSpec, orthogonal: bool) -> 
     assert (float(value.norm()) == pytest.approx(1.0, abs=1e-4)) == orthogonal
 
 
-def test_a_network_of_ones_own_keeps_its_initial_weights(name: str, spec: EnvironmentSpec) -> None:
+def test_a_users_network_keeps_its_initial_weights(name: str, spec: EnvironmentSpec) -> None:
     algorithm = make(name, spec, network="own_algorithms:half_frozen")
     biases = [part.bias for part in algorithm.policy.torso.modules() if isinstance(part, nn.Linear)]
     assert biases
@@ -182,7 +182,7 @@ def test_all_layers_of_the_policy_can_be_trained_as_actors_run_them(
 # How they learn
 
 
-def test_resets_teach_nothing(name: str, spec: EnvironmentSpec) -> None:
+def test_resets_have_no_effect_on_updates(name: str, spec: EnvironmentSpec) -> None:
     rollout = random_rollout(np.random.default_rng(0), spec)
     learned, others = make(name, spec), make(name, spec)
     expected = learned.learn(rollout, 0.0)
@@ -280,7 +280,7 @@ def test_the_learned_figures_are_of_the_rollout(name: str, spec: EnvironmentSpec
     assert figures["mean_weight"] == pytest.approx(1.0, abs=0.1)
 
 
-def test_wide_layers_multiply_in_bf16_where_that_is_asked_for(name: str, spec: EnvironmentSpec) -> None:
+def test_wide_layers_multiply_in_bf16_on_request(name: str, spec: EnvironmentSpec) -> None:
     wide: dict[str, Any] = {"hidden_sizes": (128, 136), "value_sizes": (128, 136), "batch_size": 512, "epochs": 1}
     wide = wide if name == "ppo" else {key: value for key, value in wide.items() if key != "epochs"}
     made = [make(name, spec, learner={"precision": precision}, **wide) for precision in ("fp32", "bf16")]

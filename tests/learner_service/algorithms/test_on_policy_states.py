@@ -40,7 +40,7 @@ def sparsity(kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", SPARSE)
-def test_a_resumed_algorithm_goes_on_bit_for_bit(name: str, spec: EnvironmentSpec, kind: str) -> None:
+def test_a_resumed_algorithm_continues_bit_for_bit(name: str, spec: EnvironmentSpec, kind: str) -> None:
     rng, options = np.random.default_rng(0), {"normalize_observations": True, **sparsity(kind)}
     original = make(name, spec, **options)
     original.normalize(np.full(3, 0.5), np.full(3, 2.0))
@@ -74,7 +74,7 @@ def test_a_state_of_other_networks_is_refused(name: str, spec: EnvironmentSpec) 
         make(name, spec).load_state({})
 
 
-def test_the_same_seed_gives_the_same_networks_whatever_torch_drew_before(name: str, spec: EnvironmentSpec) -> None:
+def test_the_same_seed_gives_the_same_networks_after_any_draws_of_torch(name: str, spec: EnvironmentSpec) -> None:
     first = make(name, spec, seed=5)
     torch.rand(3)
     assert_equal_states(make(name, spec, seed=5), first)
@@ -98,7 +98,7 @@ def test_inactive_weights_are_exactly_zero_and_masks_change(name: str, spec: Env
     assert density == pytest.approx(0.4, abs=0.06)
 
 
-def test_tiny_networks_have_the_sparse_ones_weights(name: str, spec: EnvironmentSpec) -> None:
+def test_tiny_networks_have_as_many_weights_as_sparse_ones(name: str, spec: EnvironmentSpec) -> None:
     tiny = make(name, spec, sparsity={"method": "tiny", "actor": 0.6, "critic": 0.5})
     dense = make(name, spec)
     for network, density in (("policy", 0.4), ("critic", 0.5)):

@@ -77,7 +77,7 @@ def test_recorded_updates_are_the_updates(name: str, leaves: str, choices: tuple
     assert not torch.equal(learner["recorded"].state()["updates"], make(name, spec).state()["updates"])
 
 
-def test_entropies_in_between_are_those_of_the_arrays_in_between() -> None:
+def test_entropies_in_between_come_from_the_observations_in_between() -> None:
     spec = spec_of("sac", "all", ())
     algorithm, rng = make("sac", spec, n_step=3), np.random.default_rng(0)
     batch = with_windows(rng, batch_of(spec, rng), 3)

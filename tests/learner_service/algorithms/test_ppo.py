@@ -171,7 +171,7 @@ def test_stale_transitions_are_weighted_and_values_are_clipped(spec: Environment
     assert_networks_are(ours, decoupled, exactly=False)
 
 
-def test_uncorrected_it_ignores_who_acted(spec: EnvironmentSpec) -> None:
+def test_without_correction_the_acting_policy_has_no_effect(spec: EnvironmentSpec) -> None:
     steps = [episodes(np.random.default_rng(seed), spec) for seed in range(2)]
     others = [each.with_columns(log_probabilities=each.log_probabilities - 1) for each in steps]
     uncorrected = [make("ppo", spec, correct=False) for _ in range(2)]
@@ -181,7 +181,7 @@ def test_uncorrected_it_ignores_who_acted(spec: EnvironmentSpec) -> None:
     assert corrected[0].learn(steps, 0.0) != corrected[1].learn(others, 0.0)
 
 
-def test_clip_and_step_size_go_to_their_ends_with_the_budget() -> None:
+def test_clip_and_learning_rate_reach_their_ends_with_the_budget() -> None:
     steps = [episodes(np.random.default_rng(seed), DISCRETE) for seed in range(2)]
     annealed = make("ppo", learning_rate=2e-3, learning_rate_end=0.0, clip=0.4, clip_end=0.0)
     halfway, constant = annealed.learn(steps, 0.5), make("ppo", learning_rate=1e-3, clip=0.2)
@@ -192,7 +192,7 @@ def test_clip_and_step_size_go_to_their_ends_with_the_budget() -> None:
     assert torch.equal(annealed.networks["actor"].parameters[0].vector, before)
 
 
-def test_the_value_network_has_its_own_step_size() -> None:
+def test_the_value_network_has_its_own_learning_rate() -> None:
     steps = [episodes(np.random.default_rng(seed), DISCRETE) for seed in range(2)]
     policy_only, both = make("ppo", value_learning_rate=1e-30, learning_rate_end=0.0), make("ppo")
     untouched = policy_only.networks["critic"].parameters[0].vector.clone()
@@ -229,7 +229,7 @@ def test_figures_are_those_of_the_updates() -> None:
     assert moved["policy_loss"] < -0.001
 
 
-def test_rollouts_that_are_no_whole_minibatches_are_cut_evenly() -> None:
+def test_rollouts_that_are_not_whole_minibatches_are_cut_evenly() -> None:
     algorithm = make("ppo", epochs=1, batch_size=50)
     assert algorithm.learn([episodes(np.random.default_rng(0), DISCRETE)], 0.0).updates == 3
     assert (

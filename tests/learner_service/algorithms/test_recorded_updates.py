@@ -97,9 +97,7 @@ def test_recorded_updates_are_those_of_autograd(
     ],
     ids=["compiled", "quantization-aware", "own layers", "sparse", "large"],
 )
-def test_what_changes_from_update_to_update_or_is_large_is_not_recorded(
-    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_varying_or_large_updates_are_not_recorded(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function: function)
     algorithm = make("dqn", **changes)
     assert isinstance(algorithm, GradientAlgorithm)
@@ -108,7 +106,7 @@ def test_what_changes_from_update_to_update_or_is_large_is_not_recorded(
 
 @of_the_cpu
 @pytest.mark.parametrize("shape", [(40, 40, 3), (4, 2)], ids=["images", "matrices"])
-def test_updates_of_ppo_that_flatten_rows_are_not_recorded_and_nobody_is_warned(
+def test_updates_of_ppo_that_flatten_rows_are_not_recorded_without_a_warning(
     shape: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     spec = replace(DISCRETE, observations=ArraySpec(shape, "uint8" if len(shape) == 3 else "float32"))

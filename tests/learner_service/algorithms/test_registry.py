@@ -24,7 +24,7 @@ UNBOUNDED = EnvironmentSpec("Free-v0", ArraySpec((3,), "float32"), ArraySpec((1,
 
 
 @pytest.mark.parametrize(("name", "spec"), [("dqn", SPEC), ("d4pg", PENDULUM), ("td3", PENDULUM), ("sac", PENDULUM)])
-def test_each_of_ours_is_made_by_its_name(name: str, spec: EnvironmentSpec) -> None:
+def test_each_built_in_algorithm_is_made_by_its_name(name: str, spec: EnvironmentSpec) -> None:
     config = RunConfig(algorithm=name, seed=3)
     algorithm = make_algorithm(config, spec)
     assert algorithm.name == name
@@ -45,11 +45,11 @@ def test_an_on_policy_algorithm_is_made_by_name(name: str, spec: EnvironmentSpec
     assert algorithm.epochs == getattr(section, "epochs", 1)
 
 
-def test_one_with_a_replay_is_not_on_policy() -> None:
+def test_an_algorithm_with_a_replay_is_not_on_policy() -> None:
     assert not is_on_policy(algorithm_class("dqn"))
 
 
-def test_a_class_of_ones_own_is_taken_by_its_path() -> None:
+def test_a_users_class_is_found_by_its_path() -> None:
     algorithm = make_algorithm(RunConfig(algorithm="own_algorithms:PatientDQN"), SPEC)
     assert algorithm.name == "patient-dqn"
 
@@ -100,22 +100,20 @@ def test_an_algorithm_from_outside_has_settings_of_its_own(monkeypatch: pytest.M
         ("OfOtherSettings", {}, "its settings are not a subclass of actorq.config.settings.Settings"),
     ],
 )
-def test_settings_that_an_algorithm_does_not_take_are_told_in_one_line(
-    algorithm: str, given: dict[str, Any], message: str
-) -> None:
+def test_unknown_settings_of_an_algorithm_give_one_line(algorithm: str, given: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
         make_algorithm(RunConfig(algorithm=f"own_algorithms:{algorithm}", algorithm_args=given), SPEC)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_an_algorithm_without_settings_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_algorithm_without_settings_refuses_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("own_algorithms.LinearQ.settings")
     with pytest.raises(UserError, match=r"algorithm_args: algorithm own_algorithms:LinearQ has no settings of its own"):
         make_algorithm(linear_q(n_step=1), SPEC)
 
 
-def test_the_working_directory_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_in_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "found_here.py").write_text("from learner_service.algorithms.dqn import DQN as Mine\n", "utf-8")
     monkeypatch.chdir(tmp_path)
     # What `load` adds to it is taken away again.
@@ -136,7 +134,7 @@ def test_the_working_directory_is_looked_into(tmp_path: Path, monkeypatch: pytes
         ("own_algorithms:NOT_A_CLASS", "is not an algorithm: it is not a class"),
     ],
 )
-def test_what_is_no_algorithm_is_told_in_one_line(path: str, message: str) -> None:
+def test_an_object_that_is_not_an_algorithm_gives_one_line(path: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         algorithm_class(path)
     assert message in str(caught.value)
@@ -154,7 +152,7 @@ def test_what_is_no_algorithm_is_told_in_one_line(path: str, message: str) -> No
         ),
     ],
 )
-def test_an_algorithm_that_cannot_be_made_is_told_in_one_line(name: str, message: str) -> None:
+def test_an_algorithm_that_cannot_be_made_gives_one_line(name: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         make_algorithm(RunConfig(algorithm=f"own_algorithms:{name}"), SPEC)
     assert message in str(caught.value)
@@ -180,7 +178,9 @@ def test_an_algorithm_that_cannot_be_made_is_told_in_one_line(name: str, message
         ("td3", UNBOUNDED, "Free-v0 has actions without finite bounds; actions must be discrete, or"),
     ],
 )
-def test_actions_that_do_not_fit_are_told_with_what_does(name: str, spec: EnvironmentSpec, message: str) -> None:
+def test_unsupported_actions_give_an_error_with_fitting_algorithms(
+    name: str, spec: EnvironmentSpec, message: str
+) -> None:
     with pytest.raises(UserError) as caught:
         make_algorithm(RunConfig(algorithm=name), spec)
     assert message in str(caught.value)
@@ -191,7 +191,7 @@ def small(name: str, **changes: Any) -> RunConfig:
 
 
 @pytest.mark.parametrize(("name", "spec"), [("dqn", SPEC), ("d4pg", PENDULUM), ("td3", PENDULUM), ("sac", PENDULUM)])
-def test_a_network_of_ones_own_is_in_the_policy_of_every_algorithm(name: str, spec: EnvironmentSpec) -> None:
+def test_a_users_network_is_in_the_policy_of_every_algorithm(name: str, spec: EnvironmentSpec) -> None:
     policy = make_algorithm(small(name), spec).policy
     assert (300, spec.observations.shape[0]) in {tuple(parameter.shape) for parameter in policy.parameters()}
 
@@ -221,7 +221,7 @@ def test_a_network_of_ones_own_is_in_the_policy_of_every_algorithm(name: str, sp
         ("of_other_inputs", "must turn float32[B, 4] into float32[B, features]: mat1 and mat2 shapes"),
     ],
 )
-def test_a_network_that_does_not_fit_is_told_in_one_line(function: str, message: str) -> None:
+def test_a_network_that_does_not_fit_gives_one_line(function: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         make_algorithm(small("dqn", network=f"own_algorithms:{function}"), SPEC)
     assert message in str(caught.value)

@@ -178,7 +178,7 @@ def test_the_temperature_comes_to_rest_at_the_target_entropy() -> None:
     assert float(sac.temperature.alpha) == pytest.approx(0.172, rel=0.3)
 
 
-def test_an_entropy_that_no_policy_has_is_refused() -> None:
+def test_an_unreachable_target_entropy_is_refused() -> None:
     most = CONTINUOUS.actions.shape[0] * math.log(2)
     make_sac(target_entropy=most - 1e-3)
     make_sac(target_entropy=most, temperature=0.1)
@@ -238,7 +238,7 @@ def test_minibatches_of_windows_are_cut_like_all_others() -> None:
         np.testing.assert_array_equal(part.between_discounts.numpy(), batch.between_discounts[rows])
 
 
-def test_flops_count_the_actions_that_a_longer_target_takes() -> None:
+def test_flops_include_the_actions_of_longer_targets() -> None:
     rng = np.random.default_rng(0)
     batch = random_batch(rng, CONTINUOUS, BATCH)
     sac = make_sac()

@@ -91,7 +91,7 @@ def test_inactive_weights_are_exactly_zero_everywhere_and_their_number_stays(nam
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_published_has_the_zeros(name: str, kind: str) -> None:
+def test_published_parameters_have_the_zeros(name: str, kind: str) -> None:
     algorithm = sparse(name, kind)
     update(algorithm, spec_of(name), 9)
     mask = next(mask for network, mask in networks(algorithm.state()).items() if network != "critic")
@@ -105,7 +105,7 @@ def test_what_is_published_has_the_zeros(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_resumed_algorithm_goes_on_bit_for_bit_through_changes_of_its_masks(name: str, kind: str) -> None:
+def test_a_resumed_algorithm_continues_bit_for_bit_through_mask_changes(name: str, kind: str) -> None:
     spec = spec_of(name)
     original = sparse(name, kind)
     update(original, spec, 5)
@@ -150,7 +150,7 @@ def test_masks_do_not_depend_on_what_torch_drew_before_but_on_the_seed(name: str
         assert not torch.equal(other[network], mask)
 
 
-def test_dense_networks_are_as_ever(name: str) -> None:
+def test_the_method_dense_ignores_sparsities(name: str) -> None:
     """Sparsities matter to no method that has none."""
     dense, still_dense = make(name), make(name, sparsity={"method": "dense", "actor": 0.99, "critic": 0.99})
     for algorithm in (dense, still_dense):
@@ -162,7 +162,7 @@ def test_dense_networks_are_as_ever(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rigl", "structured-rigl"])
-def test_layers_that_are_not_to_be_trained_stay_dense(name: str, kind: str) -> None:
+def test_frozen_layers_stay_dense(name: str, kind: str) -> None:
     algorithm = sparse(name, kind, network="own_algorithms:half_frozen")
     before = {key: value.clone() for key, value in algorithm.policy.state_dict().items()}
     update(algorithm, spec_of(name), 3 * PERIOD)
@@ -181,7 +181,7 @@ def test_a_tiny_network_may_have_a_users_constants(name: str) -> None:
     update(make(name, sparsity=tiny, network="own_algorithms:random_features"), spec_of(name), 2)
 
 
-def test_tiny_networks_have_the_sparse_ones_weights(name: str) -> None:
+def test_tiny_networks_have_as_many_weights_as_sparse_ones(name: str) -> None:
     tiny, masked = (make(name, sparsity={"method": method, "actor": 0.8, "critic": 0.6}) for method in ("tiny", "rigl"))
     update(tiny, spec_of(name), 2)
     linear = [part.weight.numel() for part in tiny.policy.modules() if isinstance(part, nn.Linear)]
@@ -257,7 +257,7 @@ def test_a_sparse_network_learns() -> None:
 
 @of_the_cpu
 @pytest.mark.parametrize("kind", ["static", "rigl", "structured-rigl"])
-def test_products_that_leave_zeros_out_train_the_same_networks(name: str, kind: str) -> None:
+def test_products_that_skip_zeros_train_the_same_networks(name: str, kind: str) -> None:
     """They are taken for large layers only, which the others here are not."""
     spec, layers = spec_of(name), ("policy_sizes", "critic_sizes") if name == "d4pg" else ("hidden_sizes",)
     sizes: dict[str, Any] = {**dict.fromkeys(layers, (150, 140)), "batch_size": 2 * BATCH}

@@ -47,7 +47,7 @@ def made_with(threads: int, name: str, n_step: int = 1, recorded: bool = True) -
 
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("name", ["td3", "sac"])
-def test_two_threads_give_the_numbers_of_one_but_for_rounding(name: str, n_step: int) -> None:
+def test_two_threads_give_the_numbers_of_one_up_to_rounding(name: str, n_step: int) -> None:
     one, two = (made_with(threads, name, n_step).state() for threads in (1, 2))
     for key, value in one.items():
         torch.testing.assert_close(two[key], value, rtol=1e-4, atol=1e-5)

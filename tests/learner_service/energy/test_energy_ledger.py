@@ -25,7 +25,7 @@ def kwh(ledger: EnergyLedger) -> dict[str, float]:
     return {role: amount.kwh for role, amount in ledger.services().items()}
 
 
-def test_a_service_pays_its_part_of_the_busy_time_and_the_rest_is_nobodys() -> None:
+def test_a_service_pays_for_its_busy_time_and_nobody_for_the_rest() -> None:
     ledger = EnergyLedger()
     for stats in (process(2.0, "learner"), process(1.0), process(3.0, name="y")):
         ledger.report_process(stats)
@@ -45,7 +45,7 @@ def test_processes_that_report_more_than_the_node_was_busy_share_its_energy_and_
     assert kwh(ledger) == pytest.approx({"learner": 2.0, "actor": 6.0})
 
 
-def test_nodes_are_shared_apart_and_a_service_adds_up_over_them() -> None:
+def test_each_node_is_shared_separately_and_a_service_sums_over_nodes() -> None:
     ledger = EnergyLedger()
     for stats in (process(1.0), process(3.0, name="y", node="b"), process(1.0, "learner", node="b")):
         ledger.report_process(stats)
@@ -81,7 +81,7 @@ def test_each_life_of_a_meter_counts_from_zero_and_once() -> None:
     assert kwh(ledger) == pytest.approx({"actor": 6.0})
 
 
-def test_cpu_time_that_no_meter_saw_does_not_claim_what_others_used_before() -> None:
+def test_unmetered_cpu_time_does_not_claim_the_energy_of_others() -> None:
     ledger = EnergyLedger()
     ledger.report_node(reading(100.0), meter="old")
     ledger.report_process(process(50.0))
@@ -101,7 +101,7 @@ def test_a_process_that_reports_seldom_pays_as_much_as_one_that_reports_often() 
     assert kwh(ledger)["seldom"] == pytest.approx(20.0, rel=0.1)
 
 
-def test_idle_processors_are_nobodys_and_a_repeated_reading_loses_no_report() -> None:
+def test_no_service_pays_for_idle_processors_and_a_repeated_reading_loses_no_report() -> None:
     ledger = EnergyLedger()
     ledger.report_node(reading(3.0, busy=0.0), meter="m")
     ledger.report_process(process(1.0))
@@ -123,7 +123,7 @@ def test_accelerators_are_paid_by_those_that_use_them_or_shared_like_the_rest() 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_totals_never_fall_nor_exceed_the_meters_whatever_restarts(seed: int) -> None:
+def test_totals_never_fall_or_exceed_the_meters_over_any_restarts(seed: int) -> None:
     random_, ledger = random.Random(seed), EnergyLedger()
     cpu, lives = dict.fromkeys("pqrst", 0.0), dict.fromkeys("pqrst", 0)
     counters = {node: [0, 0.0, 0.0, 0.0] for node in "ab"}
@@ -149,7 +149,7 @@ def test_totals_never_fall_nor_exceed_the_meters_whatever_restarts(seed: int) ->
         last = total
 
 
-def test_a_ledger_goes_on_from_its_state_as_if_it_had_never_stopped() -> None:
+def test_a_ledger_continues_exactly_from_its_state() -> None:
     unbroken, broken = EnergyLedger(), EnergyLedger()
     for ledger in (unbroken, broken):
         ledger.report_process(process(1.0, "learner"))
@@ -173,7 +173,7 @@ def test_a_state_of_another_form_begins_a_new_account(
     assert "a new one begins" in caplog.text
 
 
-def test_a_run_without_meters_says_so() -> None:
+def test_a_run_without_meters_reports_no_measurement() -> None:
     ledger = EnergyLedger()
     assert ledger.method() == "unavailable: no meter has reported"
     ledger.report_process(process(1.0))
@@ -183,7 +183,7 @@ def test_a_run_without_meters_says_so() -> None:
     assert ledger.method() == "a: unavailable: no meter has reported | b: RAPL"
 
 
-def test_the_methods_of_many_machines_are_told_in_short() -> None:
+def test_the_methods_of_many_machines_are_summarized() -> None:
     ledger = EnergyLedger()
     for number in range(200):
         ledger.report_node(reading(1.0, node=f"node-{number:03}", method=f"TDP {number} W"), meter="m")
@@ -224,7 +224,7 @@ def test_roles_beyond_the_limit_are_not_accounted_for() -> None:
 
 
 @pytest.mark.parametrize("readings", [(10.0,), (10.0, 12.0)], ids=["one reading", "two readings"])
-def test_the_end_of_a_run_counts_as_the_time_before_the_last_reading_did(readings: tuple[float, ...]) -> None:
+def test_the_time_after_the_last_reading_is_extrapolated_from_before(readings: tuple[float, ...]) -> None:
     now = 0.0
     ledger = EnergyLedger(clock=lambda: now)
     for now in readings:

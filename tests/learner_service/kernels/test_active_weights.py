@@ -36,7 +36,7 @@ def active_of(mask: Tensor) -> ActiveWeights:
 
 
 @pytest.mark.parametrize("density", DENSITIES)
-def test_they_are_the_products_of_the_matrix_with_zeros(density: float) -> None:
+def test_sparse_products_equal_products_with_zeros(density: float) -> None:
     mask = mask_of((UNITS, INPUTS), density)
     active, weight = active_of(mask), drawn(UNITS, INPUTS) * mask
     assert active.multiplies == (density < DENSEST_PRODUCT)
@@ -47,7 +47,7 @@ def test_they_are_the_products_of_the_matrix_with_zeros(density: float) -> None:
     torch.testing.assert_close(active.gradient(y, x), (y @ x.t()) * mask, rtol=1e-4, atol=1e-4)
 
 
-def test_others_are_active_once_they_are_set() -> None:
+def test_set_changes_the_active_weights() -> None:
     active = active_of(mask_of((UNITS, INPUTS), 0.04))
     mask = mask_of((UNITS, INPUTS), 0.06, seed=2)
     active.set(mask)
@@ -73,7 +73,7 @@ def test_values_and_gradients_do_not_depend_on_the_order_in_memory(density: floa
 
 
 @pytest.mark.parametrize("density", DENSITIES)
-def test_a_network_of_such_layers_is_the_one_that_multiplies_zeros(density: float) -> None:
+def test_a_network_with_sparse_products_equals_the_dense_one(density: float) -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(mlp((20, 140, 150)), Linear(150, 5))
     masks = [mask_of((weight.units, weight.inputs), density) for weight in maskable_weights(plain)]
@@ -95,7 +95,7 @@ def test_a_network_of_such_layers_is_the_one_that_multiplies_zeros(density: floa
 
 
 @pytest.mark.parametrize("density", DENSITIES)
-def test_critics_of_such_layers_are_those_that_multiply_zeros(density: float) -> None:
+def test_critics_with_sparse_products_equal_the_dense_ones(density: float) -> None:
     torch.manual_seed(0)
     plain, sparse = (TwinCritic(SPEC, (140, 150)) for _ in range(2))
     weights = maskable_weights(plain)

@@ -105,19 +105,19 @@ class TestRenewal:
         assert error(wide(x), expected) < CLOSE
         assert error(wide(x), before) > 10 * CLOSE
 
-    def test_after_a_step(self, parts: tuple[Linear, FlatParameters, Minimizer]) -> None:
+    def test_the_bfloat16_copy_follows_a_step(self, parts: tuple[Linear, FlatParameters, Minimizer]) -> None:
         wide, _, minimizer = parts
         before = wide(data(ROWS, WIDTH))
         minimizer.minimize(before.square().sum())
         self.assert_present(wide, before)
 
-    def test_after_a_state_was_loaded(self, parts: tuple[Linear, FlatParameters, Minimizer]) -> None:
+    def test_the_bfloat16_copy_follows_a_loaded_state(self, parts: tuple[Linear, FlatParameters, Minimizer]) -> None:
         wide, _, minimizer = parts
         before = wide(data(ROWS, WIDTH))
         minimizer.load_state({"parameters": -minimizer.state()["parameters"]})
         self.assert_present(wide, before)
 
-    def test_after_another_network_was_followed(self, parts: tuple[Linear, FlatParameters, Minimizer]) -> None:
+    def test_the_bfloat16_copy_follows_a_target_update(self, parts: tuple[Linear, FlatParameters, Minimizer]) -> None:
         wide, parameters, _ = parts
         other = FlatParameters(Linear(WIDTH, WIDTH))
         before = wide(data(ROWS, WIDTH))
@@ -127,7 +127,9 @@ class TestRenewal:
         parameters.vector.copy_(other.vector)
         self.assert_present(wide, before)
 
-    def test_after_the_weight_itself_was_changed(self, parts: tuple[Linear, FlatParameters, Minimizer]) -> None:
+    def test_the_bfloat16_copy_follows_a_change_of_the_weight(
+        self, parts: tuple[Linear, FlatParameters, Minimizer]
+    ) -> None:
         wide, _, _ = parts
         before = wide(data(ROWS, WIDTH))
         with torch.no_grad():

@@ -31,7 +31,9 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     ("cpuinfo", "prefers"),
     [("vendor_id\t: AuthenticAMD\n", True), ("vendor_id\t: GenuineIntel\n", False), (None, True)],
 )
-def test_the_processors_maker_decides_what_multiplies(tmp_path: Path, cpuinfo: str | None, prefers: bool) -> None:
+def test_the_processors_vendor_decides_the_library_for_products(
+    tmp_path: Path, cpuinfo: str | None, prefers: bool
+) -> None:
     file = tmp_path / "cpuinfo"
     if cpuinfo is not None:
         file.write_text(cpuinfo)
@@ -60,7 +62,7 @@ def test_values_and_gradients_are_those_of_torch(rows: int, inputs: int, units: 
 
 
 @pytest.mark.usefixtures("library")
-def test_what_needs_no_gradient_gets_none() -> None:
+def test_tensors_without_gradient_get_none() -> None:
     layer = Linear(256, 256).requires_grad_(False)
     x = data(64, 256).requires_grad_()
     torch.autograd.backward(layer(x).sum())

@@ -26,7 +26,7 @@ def gradients(module: nn.Module) -> Tensor:
     return torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
 
 
-def test_the_module_computes_what_it_did(module: nn.Module, inputs: Tensor) -> None:
+def test_flat_parameters_do_not_change_the_modules_outputs(module: nn.Module, inputs: Tensor) -> None:
     before = module(inputs).detach()
     flat = FlatParameters(module)
     assert torch.equal(module(inputs), before)
@@ -46,7 +46,7 @@ def test_gradients_arrive_in_the_vector_and_accumulate_until_forgotten(module: n
     assert not gradients(module).any()
 
 
-def test_what_changes_the_vector_changes_the_module(module: nn.Module, inputs: Tensor) -> None:
+def test_a_change_of_the_vector_changes_the_module(module: nn.Module, inputs: Tensor) -> None:
     flat = FlatParameters(module)
     with torch.no_grad():
         flat.vector.zero_()
@@ -54,7 +54,7 @@ def test_what_changes_the_vector_changes_the_module(module: nn.Module, inputs: T
 
 
 @pytest.mark.parametrize("max_norm", [1e-3, 1.0, 1e6])
-def test_clipping_is_that_of_torch(module: nn.Module, inputs: Tensor, max_norm: float) -> None:
+def test_clipping_equals_torchs_clipping(module: nn.Module, inputs: Tensor, max_norm: float) -> None:
     plain = copy.deepcopy(module)
     flat = FlatParameters(module)
     torch.autograd.backward(module(inputs).square().sum())
@@ -114,7 +114,7 @@ def test_several_modules_share_one_vector(module: nn.Module, inputs: Tensor) -> 
     assert torch.equal(second(module(inputs)), expected)
 
 
-def test_adam_takes_the_very_steps_of_torchs_fused_one(module: nn.Module) -> None:
+def test_adam_makes_exactly_the_steps_of_torchs_fused_adam(module: nn.Module) -> None:
     ours, theirs = FlatParameters(module), FlatParameters(copy.deepcopy(module))
     adam, torchs = Adam(ours, 0.01), torch.optim.Adam([theirs.vector], lr=0.01, fused=True)
     for _ in range(5):

@@ -44,7 +44,7 @@ def test_a_recording_repeats_the_function_for_any_number_of_rows_and_new_paramet
             LAYER.weight.add_(0.1)
 
 
-def test_a_function_is_called_only_to_record_it_and_to_try_the_recording_out() -> None:
+def test_a_function_is_called_only_to_record_it_and_to_test_the_recording() -> None:
     calls = []
 
     def counted(x: Tensor, share: Tensor) -> tuple[Tensor, ...]:
@@ -190,7 +190,7 @@ def test_recording_does_not_import_torchs_compiler() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-def test_it_is_known_whether_operations_are_recorded() -> None:
+def test_is_recording_is_true_only_during_a_recording() -> None:
     seen = []
 
     def asking(x: Tensor) -> tuple[Tensor, ...]:
@@ -248,7 +248,7 @@ def test_an_input_that_comes_twice_is_not_recorded() -> None:
         record(lambda one, other: (one + other,), (x, x))
 
 
-def test_too_few_rows_to_try_a_recording_out_are_not_recorded() -> None:
+def test_too_few_rows_to_test_a_recording_are_not_recorded() -> None:
     def flattened(x: Tensor) -> tuple[Tensor, ...]:
         """Its shapes are constants in a recording."""
         return (x.flatten(1) * 2.0,)

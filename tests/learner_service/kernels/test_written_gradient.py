@@ -40,7 +40,7 @@ def data(*shape: int) -> Tensor:
 
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize(("times", "plainly"), [(1, 0), (2, 0), (0, 1), (1, 1), (0, 0)])
-def test_it_is_autograds_however_often_the_layer_is_used(times: int, plainly: int, bf16: bool) -> None:
+def test_the_gradient_equals_autograds_for_any_number_of_uses(times: int, plainly: int, bf16: bool) -> None:
     module = Wide()
     module.times, module.plainly = times, plainly
     flat, x = FlatParameters(module), data(ROWS, 4)
@@ -93,7 +93,7 @@ def test_twin_critics_write_all_of_theirs(used: int) -> None:
     torch.testing.assert_close(flat.gradient, expected, rtol=1e-5, atol=1e-4)
 
 
-def test_a_layer_that_gets_no_gradient_has_none_of_before() -> None:
+def test_an_unused_layer_has_no_old_gradient() -> None:
     module, x = Wide(), data(ROWS, 4)
     flat = FlatParameters(module)
     module.wide.weight.requires_grad_(False)

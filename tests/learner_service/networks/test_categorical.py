@@ -36,7 +36,7 @@ def distributions(rows: int, atoms: int, seed: int) -> Tensor:
     discount=st.sampled_from([0.0, 0.5, 0.951, 1.0]),
     seed=st.integers(0, 99),
 )
-def test_it_is_the_equation(
+def test_the_projection_follows_the_equation(
     atoms: int, bounds: tuple[float, float], returns: list[float], discount: float, seed: int
 ) -> None:
     support = Support(bounds[0], bounds[0] + bounds[1], atoms)
@@ -48,7 +48,7 @@ def test_it_is_the_equation(
     np.testing.assert_allclose(projected.sum(1), 1, atol=1e-5)
 
 
-def test_what_moves_by_nothing_stays_as_it_is() -> None:
+def test_a_projection_onto_the_same_values_changes_nothing() -> None:
     support, probabilities = Support(-150.0, 150.0, 51), distributions(5, 51, 1)
     kept = probabilities.clone()
     projected = support.project(probabilities, torch.zeros(5), torch.ones(5))
@@ -67,14 +67,12 @@ def test_what_moves_by_nothing_stays_as_it_is() -> None:
         (-1e9, [1, 0, 0, 0, 0]),
     ],
 )
-def test_past_a_terminal_state_all_mass_is_on_the_return_or_on_the_bound_that_it_is_beyond(
-    ret: float, expected: list[float]
-) -> None:
+def test_past_a_terminal_state_all_mass_is_on_the_clipped_return(ret: float, expected: list[float]) -> None:
     projected = Support(-2.0, 2.0, 5).project(distributions(1, 5, 2), torch.tensor([ret]), torch.zeros(1))
     np.testing.assert_allclose(projected[0], expected, atol=1e-6)
 
 
-def test_inside_of_the_bounds_the_mean_is_kept() -> None:
+def test_a_projection_within_the_bounds_keeps_the_mean() -> None:
     support = Support(-150.0, 150.0, 51)
     probabilities = torch.zeros(3, 51)
     probabilities[:, 20:31] = distributions(3, 11, 4)

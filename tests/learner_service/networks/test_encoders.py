@@ -61,7 +61,9 @@ def observed(spec: EnvironmentSpec, rows: int = 5) -> Tensor:
 
 
 @pytest.mark.parametrize("frame_stack", [1, 3])
-def test_bytes_numbers_and_inputs_of_an_observation_are_one_thing(spec: EnvironmentSpec, frame_stack: int) -> None:
+def test_bytes_numbers_and_inputs_of_an_observation_give_the_same_outputs(
+    spec: EnvironmentSpec, frame_stack: int
+) -> None:
     spec = replace(spec, frame_stack=frame_stack)
     value, observations = network(ValueNetwork, spec), observed(spec)
     inputs = {
@@ -77,7 +79,7 @@ def test_bytes_numbers_and_inputs_of_an_observation_are_one_thing(spec: Environm
     assert torch.equal(of_bytes, of_inputs)
 
 
-def test_every_array_counts(spec: EnvironmentSpec) -> None:
+def test_every_array_affects_the_outputs(spec: EnvironmentSpec) -> None:
     q, observations = network(QNetwork, spec, dueling=True), observed(spec, 1).numpy()
     for leaf in spec.leaves:
         changed = observations.copy()
@@ -218,7 +220,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> str:
     return module.__name__
 
 
-def test_one_array_has_the_users_encoder_and_the_others_ours(own: str) -> None:
+def test_the_users_encoder_is_used_for_one_array_and_ours_for_the_others(own: str) -> None:
     spec = SPECS["vector and image"]
     config = RunConfig(encoders={"camera/left": f"{own}:mean"})
     encoders, features = feature_layers(config, spec) or (nn.Identity(), 0)
@@ -229,7 +231,7 @@ def test_one_array_has_the_users_encoder_and_the_others_ours(own: str) -> None:
     torch.testing.assert_close(found[:, -1], parts[1].flatten(1).mean(1))
 
 
-def test_a_network_of_the_user_takes_the_arrays_by_name(own: str) -> None:
+def test_a_network_of_the_user_gets_the_arrays_by_name(own: str) -> None:
     spec = SPECS["vector and image"]
     layers = feature_layers(RunConfig(network=f"{own}:of_all"), spec)
     q = QNetwork(spec, (), dueling=False, layers=layers)

@@ -23,7 +23,7 @@ FRAMES = EnvironmentSpec("ALE/Pong-v5", ArraySpec((84, 84), "uint8"), ArraySpec(
 STACKED = EnvironmentSpec("Stacked-v0", ArraySpec((3,), "float32"), ArraySpec((), "int64"), (2,), frame_stack=2)
 
 
-def test_frames_are_seen_as_shares_of_255_and_stay_images() -> None:
+def test_frames_are_divided_by_255_and_stay_images() -> None:
     frames = torch.randint(0, 256, (2, 4, 84, 84), dtype=torch.uint8)
     seen = Observations(FRAMES, Normalizer(FRAMES), flatten=False)(frames)
     assert seen.shape == (2, 4, 84, 84)
@@ -39,7 +39,7 @@ def test_the_nature_cnn_has_the_papers_layers() -> None:
 
 
 @pytest.mark.parametrize("size", [36, 37, 64, 100])
-def test_the_nature_cnn_takes_other_images_too(size: int) -> None:
+def test_the_nature_cnn_accepts_other_images_too(size: int) -> None:
     layers, _ = image_layers(Image(1, size, size + 3))
     assert layers(torch.zeros(2, 1, size, size + 3)).shape == (2, 512)
 
@@ -54,7 +54,7 @@ def test_images_that_are_too_small_are_refused() -> None:
 
 
 @pytest.mark.parametrize("shape", [(96, 96, 3), (40, 64, 4), (10, 10, 10), (10, 10, 4)])
-def test_images_with_channels_last_give_what_their_transpose_gives(shape: tuple[int, ...]) -> None:
+def test_images_with_channels_last_give_the_outputs_of_their_transpose(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     last = make_algorithm(RunConfig(algorithm="dqn"), of_images(*shape)).policy
     spec = replace(FRAMES, observations=ArraySpec(shape[:2], "uint8"), frame_stack=shape[2], sizes=(5,))
@@ -77,7 +77,7 @@ def test_planes_of_bits_are_zeros_and_ones() -> None:
     torch.testing.assert_close(seen, planes.float())
 
 
-def test_dqn_takes_the_nature_cnn_for_frames_without_being_told() -> None:
+def test_dqn_uses_the_nature_cnn_for_frames_by_default() -> None:
     policy = make_algorithm(RunConfig(environment="ALE/Pong-v5", algorithm="dqn"), FRAMES).policy
     assert policy(torch.zeros(3, 4, 84, 84, dtype=torch.uint8)).shape == (3, 6)
     assert any(isinstance(module, nn.Conv2d) for module in policy.modules())
@@ -93,12 +93,12 @@ def test_stacked_vectors_are_flattened_and_normalized_alike() -> None:
     assert QNetwork(STACKED, (8,), dueling=True)(observations).shape == (1, 2)
 
 
-def test_a_new_normalizer_changes_nothing_but_what_is_far_off() -> None:
+def test_a_new_normalizer_only_clips_large_values() -> None:
     observations = torch.tensor([[0.5, -3.0, 9.0, -50.0]])
     assert Normalizer(SPEC)(observations).tolist() == [[0.5, -3.0, 9.0, -10.0]]
 
 
-def test_a_component_that_never_varies_is_not_blown_up() -> None:
+def test_a_constant_component_is_not_amplified() -> None:
     normalizer = Normalizer(SPEC)
     normalizer.set(np.full(4, 5.0), np.array([0.0, 1e-12, 1.0, 2.0]))
     normalized = normalizer(torch.tensor([[5.0, 5.0, 6.0, 5.0], [5.00001, 5.0, 6.0, 1e9]]))

@@ -97,7 +97,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 @pytest.mark.parametrize(("bf16", "chosen"), [(1.0, "bf16"), (1.8, "bf16"), (1.9, "fp32"), (11.0, "fp32")])
-def test_auto_takes_bf16_where_it_is_a_tenth_faster(bf16: float, chosen: str, logged: pytest.LogCaptureFixture) -> None:
+def test_auto_chooses_bf16_if_it_is_a_tenth_faster(bf16: float, chosen: str, logged: pytest.LogCaptureFixture) -> None:
     wide, timer = network(8, 128, 256, 512), Timer(2.0, bf16)
     used = use_precision(config("auto"), BATCH, (network(8, 128, 128), wide), lambda _: True, timer)
     assert used == chosen
@@ -117,9 +117,7 @@ def test_auto_measures_nothing_on_a_processor_without_bf16(logged: pytest.LogCap
 
 
 @pytest.mark.parametrize("has_bf16", [True, False])
-def test_bf16_that_is_slower_here_is_used_and_told_what_it_costs(
-    has_bf16: bool, logged: pytest.LogCaptureFixture
-) -> None:
+def test_slow_bf16_is_used_with_a_warning_about_its_cost(has_bf16: bool, logged: pytest.LogCaptureFixture) -> None:
     wide = network(8, 256, 256)
     assert use_precision(config("bf16"), BATCH, (wide,), lambda _: has_bf16, Timer(1.0, 5.91)) == "bf16"
     assert in_bf16(wide) == [False, True]
@@ -128,14 +126,14 @@ def test_bf16_that_is_slower_here_is_used_and_told_what_it_costs(
     assert re.search(r"bf16 .*5\.9 times", record.getMessage())
 
 
-def test_bf16_that_is_faster_here_is_used_without_a_warning(logged: pytest.LogCaptureFixture) -> None:
+def test_fast_bf16_is_used_without_a_warning(logged: pytest.LogCaptureFixture) -> None:
     wide = network(8, 256, 256)
     assert use_precision(config("bf16"), BATCH, (wide,), lambda _: True, Timer(1.0, 0.9)) == "bf16"
     assert in_bf16(wide) == [False, True]
     assert [each.levelno for each in logged.records] == [logging.INFO]
 
 
-def test_instructions_are_those_that_products_will_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checked_instructions_are_those_of_the_products(monkeypatch: pytest.MonkeyPatch) -> None:
     for found, has in (({"avx512_bf16": True}, True), ({"amx_bf16": True, "avx512_bf16": False}, True), ({}, False)):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=found: found)
         assert has_instructions(torch.device("cpu")) is has
@@ -146,7 +144,7 @@ def test_instructions_are_those_that_products_will_use(monkeypatch: pytest.Monke
     [((8, 64, 64), 3000), ((256, 256), 3000), ((8, 128, 128), 500)],
     ids=["narrow", "first", "few rows"],
 )
-def test_bf16_is_not_used_where_no_layer_gains_from_it(
+def test_bf16_is_not_used_if_no_layer_gains_from_it(
     sizes: tuple[int, ...], rows: int, logged: pytest.LogCaptureFixture
 ) -> None:
     narrow, timer = network(*sizes), Timer(2.0, 1.0)
@@ -165,7 +163,7 @@ def test_sparse_layers_keep_their_own_products() -> None:
     assert in_bf16(parameters) == [False, False, True]
 
 
-def test_fp32_is_the_default_and_says_nothing(logged: pytest.LogCaptureFixture) -> None:
+def test_fp32_is_the_default_and_logs_nothing(logged: pytest.LogCaptureFixture) -> None:
     wide = network(8, 256, 256)
     assert use_precision(RunConfig(), BATCH, (wide,), lambda _: True, Timer(2.0, 1.0)) == "fp32"
     assert in_bf16(wide) == [False, False]
@@ -203,7 +201,7 @@ class TestAlgorithms:
             different += not torch.equal(state[key], value)
         assert different
 
-    def test_what_is_published_is_fp32_and_of_the_same_form(self, name: str) -> None:
+    def test_the_published_policy_is_fp32_with_the_same_graph(self, name: str) -> None:
         spec = DISCRETE if name == "dqn" else CONTINUOUS
         fp32, bf16 = made(name, "fp32"), updated(made(name, "bf16"))
         graphs = [export_policy_graph(each.policy, spec, each.takes_noise).model for each in (fp32, bf16)]
@@ -214,7 +212,7 @@ class TestAlgorithms:
             assert value.dtype == np.dtype(np.float32)
             assert value.shape == expected[key].shape
 
-    def test_a_checkpoint_of_one_precision_is_gone_on_with_in_the_other(self, name: str) -> None:
+    def test_a_checkpoint_of_one_precision_continues_in_the_other(self, name: str) -> None:
         saved = updated(made(name, "bf16")).state()
         fp32, bf16 = made(name, "fp32"), made(name, "bf16")
         for each in (fp32, bf16):

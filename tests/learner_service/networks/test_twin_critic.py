@@ -105,7 +105,7 @@ def test_features_are_shared_and_trained_by_the_critics_alone() -> None:
     assert weight.grad.any()
 
 
-def test_the_two_begin_differently_and_in_the_range_of_torchs_layers(critic: TwinCritic) -> None:
+def test_both_critics_start_differently_in_the_range_of_torchs_layers(critic: TwinCritic) -> None:
     for weight in critic.stacked[::2]:
         bound = weight.shape[2] ** -0.5
         assert not torch.equal(weight[0], weight[1])

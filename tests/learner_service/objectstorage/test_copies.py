@@ -35,7 +35,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         yield Storage(settings, server.bucket / "run")
 
 
-def test_a_lost_volume_comes_back_with_its_newest_checkpoint(storage: Storage, tmp_path: Path) -> None:
+def test_a_lost_volume_is_restored_with_its_newest_checkpoint(storage: Storage, tmp_path: Path) -> None:
     storage.learner(tmp_path / "run", 8, resume=False)
     before = storage.learner(tmp_path / "run", 16)
     shutil.rmtree(tmp_path / "run")
@@ -62,7 +62,7 @@ def test_versions_and_processes_of_the_lost_volume_are_not_used_again(storage: S
     assert marks[2] >= marks[1] + 2**24
 
 
-def test_a_file_of_several_parts_comes_back(storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_several_parts_is_restored(storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage.learner(tmp_path / "run", 8, resume=False, large=3 * generations.PART_BYTES // 4)
     storage.begin(tmp_path / "other")
     assert newest(tmp_path / "other").tensors["weights"].shape == (4 + 3 * generations.PART_BYTES // 4,)
@@ -77,14 +77,14 @@ def test_only_the_newest_generations_and_their_parts_are_kept(storage: Storage, 
     assert set(storage.names("objects")) == needed
 
 
-def test_a_content_has_one_object(storage: Storage, tmp_path: Path) -> None:
+def test_objects_are_named_after_their_content(storage: Storage, tmp_path: Path) -> None:
     storage.learner(tmp_path / "run", 8, resume=False)
     for path in (storage.folder / "objects").iterdir():
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
 
 
 @pytest.mark.parametrize("storage", ["file"], indirect=True)
-def test_an_object_that_somebody_removed_is_sent_again(storage: Storage, tmp_path: Path) -> None:
+def test_a_removed_object_is_uploaded_again(storage: Storage, tmp_path: Path) -> None:
     storage.learner(tmp_path / "run", 8, resume=False)
     for path in (storage.folder / "objects").iterdir():
         path.unlink()
@@ -95,7 +95,7 @@ def test_an_object_that_somebody_removed_is_sent_again(storage: Storage, tmp_pat
 
 @pytest.mark.parametrize("storage", ["file"], indirect=True)
 @pytest.mark.parametrize("lost", ["checkpoints", "run.json"])
-def test_a_volume_that_is_deleted_below_its_learner_replaces_no_copy(
+def test_a_volume_deleted_during_the_run_replaces_no_copy(
     storage: Storage, lost: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened, identity = storage.begin(tmp_path / "run", resume=False)
@@ -212,7 +212,7 @@ class Told(logging.Handler):
         self.event.set()
 
 
-def test_uploads_go_on_when_the_service_is_back(
+def test_uploads_continue_when_the_service_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, value in CREDENTIALS.items():
@@ -250,7 +250,7 @@ def uploads_go_on(tmp_path: Path, port: int, caplog: pytest.LogCaptureFixture) -
         assert newest(tmp_path / "other").updates == 24
 
 
-def test_an_upload_that_fails_at_the_end_does_not_hold_the_learner(
+def test_a_failing_upload_at_the_end_does_not_delay_the_learner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, value in CREDENTIALS.items():

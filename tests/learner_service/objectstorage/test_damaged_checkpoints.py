@@ -51,7 +51,7 @@ def names(directory: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("damage", [change, cut, empty])
-def test_without_a_whole_checkpoint_the_newest_copy_comes_back(
+def test_without_a_whole_checkpoint_the_newest_copy_is_restored(
     damage: Callable[[Path], None], storage: Storage, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = tmp_path / "run"
@@ -125,7 +125,7 @@ def test_a_copy_that_is_no_newer_is_not_downloaded(storage: Storage, tmp_path: P
 
 
 @pytest.mark.parametrize(("copied", "expected"), [(24, 24), (8, 16)])
-def test_the_newer_one_of_an_older_checkpoint_and_the_copy_counts(
+def test_the_newer_of_an_older_checkpoint_and_the_copy_is_used(
     copied: int, expected: int, storage: Storage, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -138,7 +138,7 @@ def test_the_newer_one_of_an_older_checkpoint_and_the_copy_counts(
     assert "24.damaged" in names(run)
 
 
-def test_a_killed_restore_of_a_checkpoint_is_done_again(storage: Storage, tmp_path: Path) -> None:
+def test_a_killed_restore_of_a_checkpoint_is_repeated(storage: Storage, tmp_path: Path) -> None:
     run = tmp_path / "run"
     storage.learner(run, 8, resume=False)
     folder = run / "checkpoints" / f"{8:012d}"
@@ -193,7 +193,7 @@ def test_without_a_whole_checkpoint_here_or_there_the_start_is_refused(storage: 
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_storage_that_is_away_refuses_only_a_start_without_a_whole_checkpoint(
+def test_an_unreachable_storage_refuses_only_a_start_without_a_whole_checkpoint(
     whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in CREDENTIALS.items():

@@ -92,7 +92,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_damaged_generation_costs_one_generation(
+def test_a_damaged_generation_loses_only_itself(
     storage: Storage, fault: Callable[[Path, str], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage.learner(tmp_path / "run", 8, resume=False)
@@ -128,9 +128,7 @@ def test_a_copy_of_a_damaged_file_is_skipped(
     assert len([line for line in caplog.messages if re.match(r"generation \S+ .*damaged", line)]) == 1
 
 
-def test_a_damaged_file_replaces_no_copy_and_a_file_with_a_whole_copy_is_no_damage(
-    storage: Storage, tmp_path: Path
-) -> None:
+def test_a_damaged_file_replaces_no_copy_and_a_whole_copy_repairs_it(storage: Storage, tmp_path: Path) -> None:
     run = tmp_path / "run"
     storage.learner(run, 8, resume=False)
     opened, identity = storage.begin(run)
@@ -149,7 +147,7 @@ def test_a_damaged_file_replaces_no_copy_and_a_file_with_a_whole_copy_is_no_dama
     assert newest(tmp_path / "other").updates == 16
 
 
-def test_a_learner_that_uploads_meanwhile_takes_no_generation_away(
+def test_a_concurrent_upload_does_not_break_a_restore(
     storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage.learner(tmp_path / "run", 8, resume=False)

@@ -81,7 +81,7 @@ class _LosesAnAnswer(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def test_a_claim_whose_answer_was_lost_is_not_that_of_another_learner(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_with_a_lost_answer_is_recognized_as_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     with ThreadingHTTPServer(("127.0.0.1", 0), _LosesAnAnswer) as server:

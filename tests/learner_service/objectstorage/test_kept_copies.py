@@ -10,7 +10,7 @@ from learner_service.objectstorage.store import ObjectStore
 from tests.learner_service.objectstorage.stored_runs import Storage, newest
 
 
-def test_a_storage_that_deletes_nothing_gets_new_copies_and_that_is_told_once(
+def test_a_storage_that_refuses_to_delete_gets_new_copies_and_one_log_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(self: ObjectStore, names: object) -> None:

@@ -122,7 +122,7 @@ def test_the_best_policy_is_in_a_bucket_after_the_run(
     assert (described["evaluation"]["mean_return"], described["evaluation"]["scheme"]) == (120.0, "int8")
 
 
-def test_the_next_learner_of_a_finished_run_knows_the_address(quantizer: str, tmp_path: Path) -> None:
+def test_the_next_learner_of_a_finished_run_knows_the_url(quantizer: str, tmp_path: Path) -> None:
     run = exporting(f"file://{tmp_path}/exported")
     before = finished(run, tmp_path / "run", quantizer)
     with (
@@ -190,7 +190,7 @@ def test_a_policy_of_another_run_is_not_replaced(quantizer: str, tmp_path: Path)
     assert {path.name: path.read_bytes() for path in (tmp_path / "exported").iterdir()} == before
 
 
-def test_a_policy_that_came_during_the_run_is_not_replaced(
+def test_a_foreign_policy_stored_during_the_run_is_not_replaced(
     quantizer: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     export = tmp_path / "exported"

@@ -103,7 +103,7 @@ def graph(of_waves: tuple[Path, PolicyGraph], path: Path) -> PolicyGraph:
     return of_waves[1]
 
 
-def test_the_next_learner_takes_the_graph_without_the_exporter(path: Path, graph: PolicyGraph) -> None:
+def test_the_next_learner_reads_the_graph_without_the_exporter(path: Path, graph: PolicyGraph) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     said = subprocess.run(
         [sys.executable, "-c", NEXT_LEARNER, path], env=environment, capture_output=True, text=True, timeout=60
@@ -111,7 +111,7 @@ def test_the_next_learner_takes_the_graph_without_the_exporter(path: Path, graph
     assert said.stdout.split() == [graph.digest.hex()], said.stderr
 
 
-def test_a_policy_that_has_learned_takes_the_same_graph(path: Path, graph: PolicyGraph) -> None:
+def test_a_trained_policy_uses_the_same_graph(path: Path, graph: PolicyGraph) -> None:
     policy = Waves()
     with torch.no_grad():
         policy.first.weight.add_(1.0)
@@ -124,7 +124,7 @@ def test_a_policy_that_has_learned_takes_the_same_graph(path: Path, graph: Polic
     [(Cosines(), {"Cos"}), (Waves(0.5), {"Add"}), (Shifted(), {"Add"})],
     ids=["another function", "another number", "another constant"],
 )
-def test_a_changed_policy_does_not_take_the_old_graph(
+def test_a_changed_policy_does_not_use_the_old_graph(
     path: Path, graph: PolicyGraph, other: nn.Module, differs: set[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="learner_service.policy.graph_cache")
@@ -138,7 +138,7 @@ def test_a_changed_policy_does_not_take_the_old_graph(
 
 
 @pytest.mark.usefixtures("graph")
-def test_another_environment_does_not_take_the_old_graph(path: Path) -> None:
+def test_another_environment_does_not_use_the_old_graph(path: Path) -> None:
     marked = mark(path)
     other = replace(SPEC, environment_id="Other-v0")
     assert cached_policy_graph(path, Waves(), other, takes_noise=False, greedy=False).model != marked

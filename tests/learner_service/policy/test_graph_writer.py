@@ -159,7 +159,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("policy", UNKNOWN.values(), ids=UNKNOWN)
-def test_what_cannot_be_written_exactly_is_not_written(policy: nn.Module) -> None:
+def test_a_policy_that_cannot_be_written_exactly_is_refused(policy: nn.Module) -> None:
     with pytest.raises(UnknownOperationError):
         write_graph(policy.eval(), example_inputs(SPEC, takes_noise=False), ["q_values"])
 

@@ -160,7 +160,7 @@ def test_a_stochastic_policy_takes_noise_and_buffers_are_published_as_parameters
 
 
 @pytest.mark.parametrize("low", [-1.0, -3.0], ids=["unit", "scaled"])
-def test_a_stochastic_policy_tells_what_it_does_without_noise_where_that_is_wanted(low: float) -> None:
+def test_a_stochastic_policy_outputs_greedy_actions_on_request(low: float) -> None:
     spec = replace(ARMS, actions=ArraySpec((2,), "float32", (low,), (1.0,)))
     torch.manual_seed(0)
     policy = GaussianPolicy(spec, (16, 16))
@@ -197,7 +197,7 @@ def test_a_stochastic_policy_without_greedy_actions_is_refused() -> None:
         export_policy_graph(Noisy(), ARMS, takes_noise=True, greedy=True)
 
 
-def test_a_policy_on_stacked_frames_takes_stacks() -> None:
+def test_a_policy_on_stacked_frames_has_stacks_as_input() -> None:
     spec = replace(IMAGES, frame_stack=4)
     graph = export_policy_graph(nn.Sequential(Floats(), nn.Flatten(), nn.Linear(4 * 6 * 5 * 3, 4)), spec)
     (value, *_) = onnx.load_from_string(graph.model).graph.input
@@ -210,7 +210,7 @@ class Floats(nn.Module):
         return frames.to(torch.float32) / 255
 
 
-def test_a_calibration_batch_has_what_every_input_is_given() -> None:
+def test_a_calibration_batch_has_rows_for_every_input() -> None:
     observations = np.random.default_rng(0).standard_normal((40, 3), np.float32)
     batch = calibration_batch(observations, ARMS, takes_noise=True, seed=3)
     assert list(batch) == ["observations", "noise"]
@@ -222,7 +222,7 @@ def test_a_calibration_batch_has_what_every_input_is_given() -> None:
     assert list(calibration_batch(observations, ARMS, takes_noise=False, seed=3)) == ["observations"]
 
 
-def test_before_the_first_observation_zeros_calibrate() -> None:
+def test_before_the_first_observation_the_calibration_batch_is_zeros() -> None:
     stacked = replace(IMAGES, frame_stack=4)
     nothing = np.empty((0, 4, 6, 5, 3), np.uint8)
     batch = calibration_batch(nothing, stacked, takes_noise=False, seed=0)["observations"]
@@ -242,7 +242,7 @@ def test_before_the_first_observation_zeros_calibrate() -> None:
     ],
     ids=["bounded", "a matrix", "unbounded", "no room", "discrete"],
 )
-def test_the_graph_tells_the_ranges_of_continuous_actions(
+def test_the_graph_has_the_ranges_of_continuous_actions(
     actions: ArraySpec, discrete: int, spans: tuple[float, ...]
 ) -> None:
     spec = EnvironmentSpec("Any-v0", BOX, actions, (discrete,) * bool(discrete))

@@ -228,7 +228,7 @@ def with_an_empty_layer(without_inputs: bool) -> Trained:
 
 @pytest.mark.parametrize("without_inputs", [True, False])
 @pytest.mark.parametrize("scheme", QUANTIZED)
-def test_so_it_does_with_a_layer_of_which_nothing_is_left(scheme: str, without_inputs: bool) -> None:
+def test_the_fake_quantized_policy_matches_with_a_layer_without_live_units(scheme: str, without_inputs: bool) -> None:
     trained = with_an_empty_layer(without_inputs)
     emission = trained.emitted(scheme, Options(ends=True))
     batch = observations(VECTORS, 64, seed=7)
@@ -237,7 +237,7 @@ def test_so_it_does_with_a_layer_of_which_nothing_is_left(scheme: str, without_i
 
 
 @pytest.mark.parametrize("without_inputs", [True, False])
-def test_what_is_taken_out_has_gradients_to_grow_by(without_inputs: bool) -> None:
+def test_removed_units_have_gradients_to_grow(without_inputs: bool) -> None:
     torch.manual_seed(1)
     trained = Trained.of(sparse(without_inputs), VECTORS)
     fake = trained.faked("int8", trained.emitted("int8", Options(ends=True)))

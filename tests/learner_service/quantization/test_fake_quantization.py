@@ -34,7 +34,7 @@ def outputs(policy: nn.Module, rows: int = 9) -> Tensor:
     return result
 
 
-def test_it_is_another_policy_inside_and_the_same_before_and_after(policy: QNetwork) -> None:
+def test_the_policy_is_quantized_only_inside_the_context(policy: QNetwork) -> None:
     fake = FakeQuantization(policy, export_policy_graph(policy, SPEC))
     fake.follow("int8", reports("torso.2", "value"))
     assert fake.layers == ("torso.2", "value")
@@ -48,7 +48,7 @@ def test_it_is_another_policy_inside_and_the_same_before_and_after(policy: QNetw
     assert all("forward" not in vars(module) for module in policy.modules())
 
 
-def test_what_fails_inside_leaves_the_policy_as_it_was(policy: QNetwork) -> None:
+def test_an_error_inside_the_context_restores_the_policy(policy: QNetwork) -> None:
     fake = FakeQuantization(policy, export_policy_graph(policy, SPEC))
     fake.follow("int8", reports("torso.2"))
     before = outputs(policy)
@@ -83,7 +83,7 @@ def test_gradients_arrive_in_the_flat_vector_of_an_algorithm() -> None:
     assert dqn.policy.get_parameter("torso.0.weight").grad is flat
 
 
-def test_layers_in_float_stay_as_they_are(policy: QNetwork) -> None:
+def test_layers_in_float_are_not_changed(policy: QNetwork) -> None:
     fake = FakeQuantization(policy, export_policy_graph(policy, SPEC))
     fake.follow("int8", (LayerReport("torso.0", FLOAT32, "first layer"), *reports("torso.2")))
     assert fake.layers == ("torso.2",)
@@ -131,7 +131,7 @@ def test_a_scheme_that_is_not_installed_here_is_trained_in_float(
     assert re.search("2 bits .*int2", caplog.text)
 
 
-def test_calibrated_ranges_clip_what_is_beyond_them(policy: QNetwork) -> None:
+def test_calibrated_ranges_clip_larger_values(policy: QNetwork) -> None:
     fake = FakeQuantization(policy, export_policy_graph(policy, SPEC))
     fake.follow("int8-static", reports("torso.0", "torso.2", "advantage", "value"))
     near = torch.randn(64, 4)
@@ -147,7 +147,7 @@ def test_calibrated_ranges_clip_what_is_beyond_them(policy: QNetwork) -> None:
     assert policy(far.detach()).abs().max() > 10 * near_outputs.abs().max()
 
 
-def test_it_is_calibrated_where_the_policy_is(policy: QNetwork) -> None:
+def test_calibration_runs_on_the_device_of_the_policy(policy: QNetwork) -> None:
     """Observations come from the replay, on another device perhaps. "meta" has shapes and no numbers to be moved."""
     fake = FakeQuantization(policy, export_policy_graph(policy, SPEC))
     fake.follow("int8-static", reports("torso.2"))
@@ -155,7 +155,7 @@ def test_it_is_calibrated_where_the_policy_is(policy: QNetwork) -> None:
         fake.calibrate(torch.zeros(3, 4, device="meta"))
 
 
-def test_every_calibration_takes_the_ranges_anew(policy: QNetwork) -> None:
+def test_every_calibration_measures_the_ranges_again(policy: QNetwork) -> None:
     fake = FakeQuantization(policy, export_policy_graph(policy, SPEC))
     fake.follow("int8-static", reports("torso.2"))
     observations = torch.randn(64, 4)

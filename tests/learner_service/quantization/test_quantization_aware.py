@@ -52,7 +52,7 @@ class Training:
         return not torch.equal(inside, self.exact)
 
 
-def test_it_begins_at_its_environment_step_and_notes_the_update() -> None:
+def test_it_starts_at_its_environment_step_and_records_the_update() -> None:
     training = Training(starts_at=1000.0)
     training.aware.follow(emitted())
     assert not training.is_quantized(updates=96, environment_steps=999)
@@ -78,7 +78,7 @@ def test_without_a_start_it_is_never_on() -> None:
     assert training.aware.since is None
 
 
-def test_it_follows_what_the_gate_lets_through() -> None:
+def test_it_follows_the_layers_that_the_gate_passes() -> None:
     training = Training(starts_at=0.0)
     training.aware.follow(emitted())
     assert training.is_quantized(0, 0)
@@ -89,7 +89,7 @@ def test_it_follows_what_the_gate_lets_through() -> None:
     assert training.aware.since == 0
 
 
-def test_an_fp32_policy_of_another_scheme_is_trained_as_it_is() -> None:
+def test_an_fp32_policy_of_another_scheme_is_trained_in_float() -> None:
     training = Training(starts_at=0.0)
     training.aware.follow(emitted(scheme="fp32", weights=FLOAT32))
     assert not training.is_quantized(0, 0)
@@ -127,7 +127,7 @@ def restored(state: dict[str, Any], starts_at: float | None) -> Training:
     return training
 
 
-def test_a_resumed_run_goes_on_with_it_before_the_first_receipt() -> None:
+def test_a_resumed_run_is_quantization_aware_before_the_first_receipt() -> None:
     training = Training(starts_at=100.0)
     training.aware.follow(emitted())
     assert training.is_quantized(40, 100)

@@ -156,7 +156,7 @@ def test_rounded_weights_of_float_inputs_pass_their_gradient_on() -> None:
     torch.testing.assert_close(layer.weight.grad, gradient.t() @ x)
 
 
-def test_blocks_of_4_bits_pass_gradients_through_what_they_are_rounded_to() -> None:
+def test_gradients_of_4_bit_blocks_use_the_rounded_values() -> None:
     torch.manual_seed(0)
     layer = nn.Linear(20, 6)
     x, gradient = torch.randn(5, 20, requires_grad=True), torch.randn(5, 6)

@@ -93,7 +93,7 @@ def test_a_restored_largest_priority_outlives_the_next_learner(tmp_path: Path) -
     assert _buffer(tmp_path).state_dict()["sampler"] == {"max_priority": 9.0}
 
 
-def test_a_state_from_before_there_were_priorities_in_it_is_gone_on_from(tmp_path: Path) -> None:
+def test_a_state_without_priorities_is_restored(tmp_path: Path) -> None:
     buffer = _buffer(tmp_path)
     _insert(buffer, 0)
     buffer.load_state_dict({"inserts": 4, "samples": 24, "moments": None})
@@ -101,7 +101,7 @@ def test_a_state_from_before_there_were_priorities_in_it_is_gone_on_from(tmp_pat
     assert buffer.state_dict()["sampler"] == {"max_priority": 1.0}
 
 
-def test_the_time_in_which_the_learner_starved_outlives_it(tmp_path: Path) -> None:
+def test_the_starved_time_survives_a_restart(tmp_path: Path) -> None:
     def buffer() -> ReplayBuffer:
         store = ReplayStore.open(tmp_path, SPEC, 400)
         limiter = RateLimiter(8.0, 4, 64.0, clock=count(0.0, 3.0).__next__)
@@ -143,7 +143,7 @@ def test_the_newest_observations_are_stacks_where_the_policy_sees_stacks(tmp_pat
     np.testing.assert_array_equal(buffer.newest_observations(4), frames[[[1, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5]]])
 
 
-def test_a_duplicate_gives_its_reservation_back_and_counts_nothing(tmp_path: Path) -> None:
+def test_a_duplicate_releases_its_reservation_and_counts_nothing(tmp_path: Path) -> None:
     buffer = _buffer(tmp_path)
     _insert(buffer, 0)
     assert buffer.limiter.try_reserve(4)
@@ -161,7 +161,7 @@ def test_skipped_segments_count_as_inserted(tmp_path: Path) -> None:
     assert buffer.insert(plain_segment(5), source(5), 4) is None
 
 
-def test_a_refused_segment_gives_its_reservation_back(tmp_path: Path) -> None:
+def test_a_refused_segment_releases_its_reservation(tmp_path: Path) -> None:
     buffer = _buffer(tmp_path, capacity=10)
     assert buffer.limiter.try_reserve(50)
     with pytest.raises(ExhaustedError):
@@ -188,7 +188,7 @@ def test_a_restarted_buffer_has_the_inserts_of_the_store_and_the_samples_of_the_
     assert list(buffer.sequences.as_dict().values()) == [1]
 
 
-def test_a_lost_replay_is_filled_up_also_when_the_learner_is_killed_meanwhile(tmp_path: Path) -> None:
+def test_a_lost_replay_is_filled_even_if_the_learner_is_killed_meanwhile(tmp_path: Path) -> None:
     checkpoint = {"inserts": 400, "samples": 8 * 396 - 64, "stored": 400}
     ReplayStore.open(tmp_path, SPEC, 400, earlier_transitions=400).close()
     store = ReplayStore.open(tmp_path, SPEC, 400)
@@ -224,7 +224,7 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
         _buffer(tmp_path, n_step=0)
 
 
-def test_actors_and_a_learner_on_threads_get_through_with_every_transition_counted(tmp_path: Path) -> None:
+def test_actors_and_a_learner_on_threads_count_every_transition(tmp_path: Path) -> None:
     buffer = _buffer(tmp_path)
     actors, segments = 3, 40
     total = actors * sum(_numbered(number).transitions for number in range(segments))
@@ -264,9 +264,7 @@ def _learn(buffer: ReplayBuffer, batches: int) -> None:
         buffer.update_priorities(sampled, np.abs(batch.returns))
 
 
-def test_a_checkpoint_that_is_ahead_of_the_replay_is_told_in_one_line(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_checkpoint_ahead_of_the_replay_gives_one_log_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     buffer = _buffer(tmp_path)
     _insert(buffer, 0)
     buffer.load_state_dict({"inserts": 4, "samples": 2, "stored": 4, "moments": None})

@@ -13,7 +13,7 @@ ONE, THREE = Returns(1, 0.5), Returns(3, 0.5)
 
 
 @pytest.mark.parametrize("after", [0.0, 8.0, 7.5])
-def test_they_are_longer_from_the_share_on(after: float) -> None:
+def test_returns_are_longer_after_the_share(after: float) -> None:
     delayed = DelayedReturns(ONE, THREE, after)
     assert delayed.longest is THREE
     if after:
@@ -45,7 +45,7 @@ def largest_return(buffer: ReplayBuffer) -> float:
     return float(batch.returns.max())
 
 
-def test_a_run_that_goes_on_draws_what_it_would_have_drawn(tmp_path: Path) -> None:
+def test_a_resumed_run_draws_the_same_returns(tmp_path: Path) -> None:
     buffer = open_buffer(tmp_path, after=8)
     insert(buffer, 0)
     assert (largest_return(buffer), buffer.multi_step_since) == (1.0, None)
@@ -70,7 +70,7 @@ def test_a_run_that_goes_on_draws_what_it_would_have_drawn(tmp_path: Path) -> No
     buffer.close()
 
 
-def test_a_checkpoint_of_a_run_without_them_is_taken(tmp_path: Path) -> None:
+def test_a_checkpoint_without_delayed_returns_is_accepted(tmp_path: Path) -> None:
     buffer = open_buffer(tmp_path, after=8)
     insert(buffer, 0)
     buffer.load_state_dict({"inserts": 4, "samples": 0, "moments": None})

@@ -54,7 +54,7 @@ def capacity_of(buffer: ReplayBuffer, act: Callable[[Array], Array] = zeros, **c
 
 @pytest.mark.parametrize("frame_stack", [1, 3])
 @pytest.mark.parametrize("oldest", [1, 13, 700, 5000])
-def test_the_distance_is_half_the_mean_square_in_halves_of_the_range_over_the_oldest(
+def test_the_distance_is_half_the_mean_squared_scaled_difference_over_the_oldest(
     tmp_path: Path, oldest: int, frame_stack: int
 ) -> None:
     buffer = open_buffer(tmp_path, frame_stack=frame_stack)
@@ -83,7 +83,7 @@ def test_the_distance_is_half_the_mean_square_in_halves_of_the_range_over_the_ol
     buffer.close()
 
 
-def test_it_looks_when_a_period_has_passed(tmp_path: Path) -> None:
+def test_it_checks_the_distance_after_each_period(tmp_path: Path) -> None:
     buffer = open_buffer(tmp_path)
     insert(buffer, range(4))
     capacity = capacity_of(buffer)
@@ -110,7 +110,7 @@ def test_it_looks_when_a_period_has_passed(tmp_path: Path) -> None:
     min_size=st.integers(1, 300),
     dropped=st.floats(0.01, 0.99),
 )
-def test_the_oldest_share_goes_where_the_policy_is_far_and_the_replay_large(
+def test_the_oldest_share_is_dropped_if_the_policy_is_far_and_the_replay_large(
     tmp_path_factory: pytest.TempPathFactory,
     prioritized: bool,
     segments: int,
@@ -141,7 +141,7 @@ def test_the_oldest_share_goes_where_the_policy_is_far_and_the_replay_large(
     buffer.close()
 
 
-def test_it_grows_up_to_its_capacity_while_the_policy_is_near_and_shrinks_when_it_leaves(tmp_path: Path) -> None:
+def test_the_replay_grows_while_the_policy_is_near_and_shrinks_when_it_is_far(tmp_path: Path) -> None:
     near = True
 
     def act(observations: Array) -> Array:
@@ -175,7 +175,7 @@ def test_an_empty_replay_has_no_distance(tmp_path: Path) -> None:
     buffer.close()
 
 
-def test_a_learner_that_goes_on_knows_when_it_looked_and_what_it_dropped(tmp_path: Path) -> None:
+def test_a_resumed_learner_knows_its_last_check_and_its_drops(tmp_path: Path) -> None:
     buffer = open_buffer(tmp_path)
     insert(buffer, range(10))
     capacity = capacity_of(buffer)
@@ -200,7 +200,7 @@ def test_a_learner_that_goes_on_knows_when_it_looked_and_what_it_dropped(tmp_pat
     buffer.close()
 
 
-def test_a_look_at_what_the_store_has_forgotten_does_not_keep_it_from_looking(tmp_path: Path) -> None:
+def test_a_check_of_lost_transitions_does_not_prevent_the_next_check(tmp_path: Path) -> None:
     buffer = open_buffer(tmp_path)
     insert(buffer, range(10))
     capacity_of(buffer).check()

@@ -68,7 +68,7 @@ def _relabeled(batch: Batch) -> np.ndarray:
 
 @pytest.mark.parametrize("frame_stack", [1, 3])
 @pytest.mark.parametrize("prioritized", [False, True])
-def test_another_goal_replaces_all_that_depends_on_it(tmp_path: Path, frame_stack: int, prioritized: bool) -> None:
+def test_another_goal_also_replaces_reward_and_end(tmp_path: Path, frame_stack: int, prioritized: bool) -> None:
     buffer = _buffer(tmp_path, frame_stack=frame_stack, prioritized=prioritized)
     batch, sampled = buffer.draw(4000)
     other = _relabeled(batch)

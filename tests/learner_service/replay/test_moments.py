@@ -75,7 +75,7 @@ def test_batches_of_any_size_have_the_moments_of_all_together(sizes: list[int], 
     np.testing.assert_allclose(moments.std, together.std(axis=0), rtol=1e-6, atol=1e-8)
 
 
-def test_before_the_first_transition_there_are_none(tmp_path: Path) -> None:
+def test_before_the_first_transition_there_are_no_moments(tmp_path: Path) -> None:
     buffer = open_buffer(tmp_path)
     assert buffer.observation_moments() is None
     insert(buffer, 0)
@@ -91,7 +91,7 @@ def test_each_transition_is_counted_and_neither_resets_nor_duplicates(tmp_path: 
     assert count(buffer) == buffer.total_transitions
 
 
-def test_frames_are_counted_once_and_not_as_often_as_they_are_stacked(tmp_path: Path) -> None:
+def test_stacked_frames_are_counted_once(tmp_path: Path) -> None:
     spec = replace(SPEC, observations=ArraySpec((2, 2), "uint8"), frame_stack=3)
     buffer = open_buffer(tmp_path, spec)
     frames = np.random.default_rng(0).integers(256, size=(7, 1, 2, 2), dtype=np.uint8)
@@ -119,7 +119,7 @@ def reopened(buffer: ReplayBuffer, directory: Path, state: dict[str, Any] | None
     return again
 
 
-def test_after_a_crash_what_the_checkpoint_has_not_counted_is_counted_from_the_store(tmp_path: Path) -> None:
+def test_after_a_crash_uncounted_observations_are_counted_from_the_store(tmp_path: Path) -> None:
     buffer = open_buffer(tmp_path)
     for number in (0, 1):
         insert(buffer, number)
@@ -132,7 +132,7 @@ def test_after_a_crash_what_the_checkpoint_has_not_counted_is_counted_from_the_s
     assert_moments_of(buffer, *ENDING[:5])
 
 
-def test_a_checkpoint_of_now_is_restored_bit_for_bit(tmp_path: Path) -> None:
+def test_a_current_checkpoint_is_restored_bit_for_bit(tmp_path: Path) -> None:
     buffer = open_buffer(tmp_path)
     for number in range(3):
         insert(buffer, number)
@@ -157,7 +157,7 @@ def test_a_restart_reads_no_segment_that_the_checkpoint_has_counted(tmp_path: Pa
 
 
 @pytest.mark.parametrize("state", [None, {"inserts": 0, "samples": 0, "moments": None}], ids=["none", "without them"])
-def test_without_moments_in_a_checkpoint_all_that_is_stored_is_counted(
+def test_without_moments_in_a_checkpoint_all_stored_observations_are_counted(
     tmp_path: Path, state: dict[str, Any] | None
 ) -> None:
     buffer = open_buffer(tmp_path)
@@ -166,7 +166,7 @@ def test_without_moments_in_a_checkpoint_all_that_is_stored_is_counted(
     assert_moments_of(reopened(buffer, tmp_path, state), *ENDING[:3])
 
 
-def test_what_came_and_went_between_a_checkpoint_and_a_crash_is_not_counted_and_nothing_twice(tmp_path: Path) -> None:
+def test_observations_evicted_before_a_crash_are_not_counted_and_none_twice(tmp_path: Path) -> None:
     buffer = open_buffer(tmp_path, capacity=30)
     insert(buffer, 0)
     state = buffer.state_dict()
@@ -177,7 +177,7 @@ def test_what_came_and_went_between_a_checkpoint_and_a_crash_is_not_counted_and_
     assert_moments_of(buffer, ENDING[0], *ENDING[3:5])
 
 
-def test_a_checkpoint_ahead_of_a_store_that_lost_power_does_not_hide_what_comes(tmp_path: Path) -> None:
+def test_a_checkpoint_ahead_of_its_store_does_not_hide_new_observations(tmp_path: Path) -> None:
     buffer = open_buffer(tmp_path / "ahead")
     for number in range(3):
         insert(buffer, number)

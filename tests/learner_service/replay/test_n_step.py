@@ -136,7 +136,7 @@ def test_actions_and_versions_are_those_of_the_row(tmp_path: Path) -> None:
     np.testing.assert_array_equal(batch.policy_versions, segment.policy_versions()[[0, 3, 4, 0, 4]])
 
 
-def test_a_batch_tells_its_bytes(tmp_path: Path) -> None:
+def test_a_batch_has_its_number_of_bytes(tmp_path: Path) -> None:
     spec = replace(SPEC, observations=FRAMES, frame_stack=4)
     assert empty_batch(spec, 10, Returns(1, 0.9)).nbytes == 10 * (2 * 4 * 6 + 8 + 4 + 4 + 8)
 

@@ -64,7 +64,7 @@ def test_nothing_is_drawn_before_it_is_allowed(draws: Draws) -> None:
     assert draws.rng.bit_generator.state == before
 
 
-def test_as_much_is_taken_as_the_limiter_grants_and_no_more(tmp_path: Path) -> None:
+def test_only_as_much_is_sampled_as_the_limiter_grants(tmp_path: Path) -> None:
     draws = Draws(tmp_path, ahead=0.0)
     for segments in (1, 2, 3):
         draws.insert(1)
@@ -80,7 +80,7 @@ def test_as_much_is_taken_as_the_limiter_grants_and_no_more(tmp_path: Path) -> N
     draws.replay.close()
 
 
-def test_what_is_drawn_ahead_is_counted_when_it_is_taken(draws: Draws) -> None:
+def test_a_batch_drawn_ahead_is_counted_when_it_is_used(draws: Draws) -> None:
     draws.insert(2)
     draws.next_batch()
     # The next one is drawn, or about to be.
@@ -122,7 +122,7 @@ def assert_holds_its_rows(drawn: Drawn) -> None:
     np.testing.assert_array_equal(drawn.batch.observations, rows[drawn.sampled.rows])
 
 
-def test_dropping_what_is_ahead_makes_the_next_batch_the_one_that_a_restored_learner_draws(tmp_path: Path) -> None:
+def test_after_discard_the_next_batch_equals_that_of_a_restored_learner(tmp_path: Path) -> None:
     went_on = Draws(tmp_path / "replay")
     went_on.insert(1)
     drawn = went_on.next_batch()
@@ -143,7 +143,7 @@ def test_dropping_what_is_ahead_makes_the_next_batch_the_one_that_a_restored_lea
     restored.replay.close()
 
 
-def test_a_failing_draw_is_raised_to_who_takes_it(draws: Draws, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_draw_is_raised_in_next_batch(draws: Draws, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(size: int, out: Batch | None = None) -> None:
         raise OSError("disk")
 
@@ -177,7 +177,7 @@ def test_segments_of_resets_only_may_evict_everything(draws: Draws) -> None:
     draws.next_batch()
 
 
-def test_a_draw_that_was_allowed_finds_nothing(draws: Draws, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_allowed_draw_may_find_an_empty_replay(draws: Draws, monkeypatch: pytest.MonkeyPatch) -> None:
     draws.insert(2)
     monkeypatch.setattr(draws.replay, "draw", Mock(side_effect=ConflictError("empty")))
     assert draws.prefetcher.next_batch(timeout=0.0) is None

@@ -51,7 +51,7 @@ def test_the_actors_may_be_ahead_by_the_error_buffer_and_no_more() -> None:
     assert limiter.try_reserve(1)
 
 
-def test_held_inserts_wait_whatever_the_ratio_says_and_go_on_when_they_may() -> None:
+def test_held_inserts_wait_at_any_ratio_until_they_are_released() -> None:
     limiter, asked = _limiter(), []
     limiter.on_inserts_possible(lambda: asked.append(limiter.try_reserve(10)))
     assert limiter.try_reserve(10)
@@ -64,7 +64,7 @@ def test_held_inserts_wait_whatever_the_ratio_says_and_go_on_when_they_may() -> 
     assert asked == [True]
 
 
-def test_sampling_waits_for_as_many_inserts_as_were_asked_for() -> None:
+def test_sampling_waits_for_the_requested_number_of_inserts() -> None:
     limiter = _limiter()
     _insert(limiter, 100)
     limiter.await_inserts(105)
@@ -110,7 +110,7 @@ def test_reservations_count_until_they_are_used_or_released() -> None:
     assert limiter.try_reserve(15)
 
 
-def test_more_than_was_reserved_cannot_be_given_back() -> None:
+def test_more_than_the_reserved_inserts_cannot_be_released() -> None:
     limiter = _limiter()
     assert limiter.try_reserve(5)
     with pytest.raises(ConflictError, match="6 of 5"):
@@ -136,7 +136,7 @@ def test_a_batch_larger_than_the_buffer_opens_inserts_until_it_is_allowed() -> N
     assert not limiter.try_reserve(7)
 
 
-def test_listeners_hear_of_samples_and_releases_that_open_inserts_and_may_reserve() -> None:
+def test_listeners_are_called_when_inserts_become_possible_and_may_reserve() -> None:
     limiter = _limiter()
     answers: list[bool] = []
     _insert(limiter, 100)
@@ -175,7 +175,7 @@ def test_a_waiting_learner_wakes_when_its_data_is_there() -> None:
     assert not limiter.await_sample(10_000, timeout=0)
 
 
-def test_starved_seconds_are_those_spent_waiting() -> None:
+def test_starved_seconds_count_only_waiting() -> None:
     now = deque([10.0, 13.0, 15.0])
     limiter = RateLimiter(4.0, 100, 80.0, clock=now.popleft)
     limiter.on_inserts_possible(lambda: seen.append(limiter.starved_seconds))

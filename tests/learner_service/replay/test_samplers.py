@@ -186,7 +186,7 @@ def test_updates_of_rows_overwritten_or_evicted_meanwhile_are_ignored(tmp_path: 
     assert store.priorities.max() == pytest.approx(70)
 
 
-def test_of_a_row_drawn_twice_tree_and_file_keep_the_same_priority(tmp_path: Path) -> None:
+def test_a_row_drawn_twice_has_the_same_priority_in_tree_and_file(tmp_path: Path) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 30)
     sampler = _prioritized(store, alpha=1.0)
     _fill(store, sampler, range(1))
@@ -195,7 +195,7 @@ def test_of_a_row_drawn_twice_tree_and_file_keep_the_same_priority(tmp_path: Pat
     assert_has_weights(sampler.sample(200), store, 1.0, 0.4)
 
 
-def test_weights_correct_more_of_the_bias_the_further_the_run_is(tmp_path: Path) -> None:
+def test_importance_weights_correct_more_of_the_bias_late_in_the_run(tmp_path: Path) -> None:
     def opened() -> tuple[ReplayStore, PrioritizedSampler]:
         store = ReplayStore.open(tmp_path, SPEC, 40)
         return store, PrioritizedSampler(store, np.random.default_rng(11), betas=(0.4, 1.0), steps=32)

@@ -54,7 +54,7 @@ def test_a_leaf_without_mass_is_never_drawn_whatever_the_rounding(size: int, see
     assert (masses[drawn] > 0).all()
 
 
-def test_of_a_repeated_index_the_last_value_stays() -> None:
+def test_for_a_repeated_index_the_last_value_counts() -> None:
     tree = SumTree(4)
     tree.set(np.array([2, 2, 1]), np.array([7.0, 3.0, 1.0]))
     assert tree.total == 4.0

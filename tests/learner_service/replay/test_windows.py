@@ -78,7 +78,7 @@ def filled(tmp_path: Path) -> ReplayStore:
     return store
 
 
-def test_arrays_with_windows_serve_returns_of_one_step_too(tmp_path: Path) -> None:
+def test_arrays_with_windows_also_work_for_one_step_returns(tmp_path: Path) -> None:
     store, rows = filled(tmp_path), np.array([0, 2, 3])
     longest = Returns(3, 0.9, windows=True)
     out = empty_batch(SPEC, 3, longest)

@@ -78,7 +78,7 @@ def test_statuses_and_evaluations_are_scalars_over_environment_steps(tmp_path: P
     assert events["fidelity/refused_rungs", 700][0] == 1.0
 
 
-def test_what_is_not_known_yet_is_not_written(tmp_path: Path) -> None:
+def test_unknown_values_are_not_written(tmp_path: Path) -> None:
     log = EventLog([EventFile(tmp_path)])
     log.status(STATUS, wall_time=10.0)
     continuous = replace(EMITTED, fidelity=replace(FIDELITY, argmax_agreement=None))
@@ -106,7 +106,7 @@ def test_flops_are_scalars_over_environment_steps(tmp_path: Path) -> None:
     )
 
 
-def test_multi_step_targets_and_a_replay_that_forgets_are_told_where_there_are_any(tmp_path: Path) -> None:
+def test_multi_step_targets_and_dynamic_capacity_are_scalars_if_used(tmp_path: Path) -> None:
     log = EventLog([EventFile(tmp_path)])
     log.status(STATUS, wall_time=10.0)
     looked = replace(STATUS, environment_steps=600, dynamic_capacity=DynamicCapacityStatus(90, None, 0, 0))
@@ -128,7 +128,7 @@ def test_multi_step_targets_and_a_replay_that_forgets_are_told_where_there_are_a
     assert since == [("training/multi_step_since_environment_step", 700)]
 
 
-def test_the_queue_and_the_figures_of_an_on_policy_algorithm_are_told(tmp_path: Path) -> None:
+def test_the_queue_and_the_figures_of_an_on_policy_algorithm_are_scalars(tmp_path: Path) -> None:
     log = EventLog([EventFile(tmp_path)])
     log.status(replace(STATUS, rollout_queue=RolloutQueueStatus(64, 8)), wall_time=10.0)
     known = RolloutQueueStatus(0, 16, mismatch=0.25, divergence=0.5, policy_lag=1.5)

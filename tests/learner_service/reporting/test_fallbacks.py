@@ -19,7 +19,7 @@ def emitted(version: int, *gated: str, scheme: str = "int8") -> PolicyDescriptor
     return PolicyDescriptor("run", version, version, scheme, b"", 1, 1, 0.0, report)
 
 
-def test_a_fallback_is_told_with_the_widest_actor_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fallback_and_its_end_are_logged_with_the_widest_actor(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     clock = ManualClock()
     fallbacks = Fallbacks(lambda: "actor-3 reach 40 times the range of most actors beyond it", clock)
@@ -34,7 +34,7 @@ def test_a_fallback_is_told_with_the_widest_actor_and_its_end_too(caplog: pytest
     assert re.match("version 4: .*all layers of int8", end)
 
 
-def test_layers_that_change_with_each_version_are_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_layers_that_change_with_each_version_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     fallbacks = Fallbacks(lambda: "", clock)
     for second in range(180):

@@ -28,7 +28,7 @@ def test_a_rate_forgets_what_is_older_than_its_window() -> None:
     assert meter.rate(1500) == pytest.approx(100.0)
 
 
-def test_a_rate_of_a_count_that_falls_begins_anew() -> None:
+def test_a_falling_count_starts_a_new_window() -> None:
     clock = ManualClock()
     meter = RateMeter(clock)
     meter.rate(800)
@@ -38,7 +38,7 @@ def test_a_rate_of_a_count_that_falls_begins_anew() -> None:
     assert meter.rate(50) == 50.0
 
 
-def test_a_rate_that_is_asked_for_very_often_still_covers_its_window() -> None:
+def test_a_frequently_read_rate_still_covers_its_window() -> None:
     clock = ManualClock()
     meter = RateMeter(clock, window_s=5.0)
     for tick in range(100_000):
@@ -62,7 +62,7 @@ def test_staleness_below_zero_counts_as_none_and_above_the_bins_as_the_last() ->
     assert histogram.state() == [1, 0, 0, 1]
 
 
-def test_statistics_come_back_from_json() -> None:
+def test_statistics_are_restored_from_json() -> None:
     histogram, restored = StalenessHistogram(), StalenessHistogram()
     histogram.add(0, 1)
     histogram.add(3, 2)

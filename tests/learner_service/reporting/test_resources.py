@@ -34,7 +34,7 @@ def test_a_peak_outlives_the_process_that_had_it() -> None:
     assert peaks(resources) == {"actor-0": 700}
 
 
-def test_of_too_many_processes_the_last_to_report_are_kept() -> None:
+def test_of_too_many_processes_those_with_the_newest_reports_are_kept() -> None:
     resources = Resources()
     names = [f"actor-{number}" for number in range(1_000)]
     for name in (*names, names[0], "another"):
@@ -42,7 +42,7 @@ def test_of_too_many_processes_the_last_to_report_are_kept() -> None:
     assert peaks(resources).keys() == {*names, "another"} - {names[1]}
 
 
-def test_the_learner_tells_of_itself() -> None:
+def test_the_learner_reports_its_own_resources() -> None:
     resources = Resources()
     resources.record_self()
     (process,) = resources.processes()

@@ -117,7 +117,7 @@ def test_weights_and_biases_has_parameters_rows_the_summary_and_the_end(tmp_path
 
 
 @pytest.mark.parametrize("telemetry", [{"mlflow": "nonsense://server"}, {"wandb": "a/b:c"}])
-def test_a_tracker_that_fails_is_logged_once_and_the_run_goes_on(
+def test_a_failing_tracker_is_logged_once_and_the_run_continues(
     telemetry: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = sink(tmp_path, 150.0, **telemetry)
@@ -130,7 +130,7 @@ def test_a_tracker_that_fails_is_logged_once_and_the_run_goes_on(
     assert "\n" not in record.getMessage()
 
 
-def test_without_scalars_no_process_starts_and_a_closed_sink_takes_nothing(tmp_path: Path) -> None:
+def test_no_process_starts_without_scalars_or_after_the_sink_is_closed(tmp_path: Path) -> None:
     made = in_mlflow(tmp_path)
     made.close()
     made.add({"training/loss": 0.5}, 1, 1.0)
@@ -138,7 +138,7 @@ def test_without_scalars_no_process_starts_and_a_closed_sink_takes_nothing(tmp_p
     assert not (tmp_path / "mlflow").exists()
 
 
-def test_a_tracker_that_hangs_loses_scalars_and_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_hanging_tracker_loses_scalars_and_delays_nothing(tmp_path: Path) -> None:
     """The process stands still, as with a server that never answers."""
     made = in_mlflow(tmp_path, patience_s=0.5)
     made.add({"training/loss": 0.5}, 0, 100.0)

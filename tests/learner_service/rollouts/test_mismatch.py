@@ -73,13 +73,13 @@ def test_the_means_go_over_all_rollouts_and_restarts() -> None:
     assert again.mean("mismatch") == pytest.approx(0.125)
 
 
-def test_a_number_that_the_publisher_raised_belongs_to_the_snapshot_before_it() -> None:
+def test_a_raised_version_number_belongs_to_the_previous_snapshot() -> None:
     mismatch = a_mismatch(1, 2)
     mismatch.measure([trajectories([9], drawn=2.25)])
     assert mismatch.mean("mismatch") == pytest.approx(0.25)
 
 
-def test_few_versions_are_kept_however_large_the_lag_may_be() -> None:
+def test_few_versions_are_kept_for_any_lag() -> None:
     mismatch = a_mismatch(*range(1, 101), max_lag=1_000_000)
     mismatch.measure([trajectories([1, 100], drawn=99.5)])
     assert mismatch.mean("mismatch") == pytest.approx(0.5)
@@ -126,7 +126,7 @@ def test_samples_of_a_large_rollout_are_spread_over_it(monkeypatch: pytest.Monke
     np.testing.assert_array_equal(seen[0], np.arange(0, 2560, 10))
 
 
-def test_a_probability_of_nothing_does_not_spoil_the_mean() -> None:
+def test_a_probability_of_0_does_not_spoil_the_mean() -> None:
     mismatch = a_mismatch(1)
     mismatch.measure([trajectories([1], drawn=-np.inf), trajectories([1], drawn=1.5)])
     assert mismatch.mean("mismatch") == pytest.approx(0.5)

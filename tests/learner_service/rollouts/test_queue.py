@@ -23,7 +23,7 @@ from tests.learner_service.rollouts.rollout_parts import (
 )
 
 
-def test_a_rollout_is_a_segment_as_it_was_sent(tmp_path: Path) -> None:
+def test_a_rollout_equals_the_sent_segment(tmp_path: Path) -> None:
     queue, sent = open_queue(tmp_path), drawn_segment(0)
     insert(queue, sent)
     (got,) = next_rollout(queue)
@@ -37,7 +37,7 @@ def test_a_rollout_is_a_segment_as_it_was_sent(tmp_path: Path) -> None:
     assert got.rewards.size == 8
 
 
-def test_stacks_are_those_that_the_replay_would_give(tmp_path: Path) -> None:
+def test_stacks_equal_those_of_the_replay(tmp_path: Path) -> None:
     queue = open_queue(tmp_path, frame_stack=3)
     insert(queue, drawn_segment(3, frame_stack=3, end_rate=0.5))
     (got,) = next_rollout(queue)
@@ -64,7 +64,7 @@ def test_a_rollout_has_at_least_its_size_and_the_rest_waits(tmp_path: Path) -> N
     assert queue.limiter.samples_per_insert_realised == 2
 
 
-def test_segments_of_an_actor_are_joined_in_time_and_actors_beside_each_other(tmp_path: Path) -> None:
+def test_segments_are_joined_in_time_and_actors_along_the_environments(tmp_path: Path) -> None:
     queue = open_queue(tmp_path, rollout_size=48)
     walks = [replace(drawn_segment(number, steps=12), sequence=0) for number in range(2)]
     for one, other in zip(pieces(walks[0], 4, first=5), pieces(walks[1], 4, first=1), strict=True):
@@ -97,7 +97,7 @@ def test_segments_of_other_lengths_are_trajectories_of_their_own(tmp_path: Path)
     assert used(rollout) == told(*segments)
 
 
-def test_a_segment_that_is_too_old_is_dropped_and_the_limiter_is_told(tmp_path: Path) -> None:
+def test_a_segment_that_is_too_old_is_dropped_and_withdrawn_from_the_limiter(tmp_path: Path) -> None:
     queue = open_queue(tmp_path, max_lag=2)
     stale, newer, newest = (drawn_segment(number, version=number) for number in (1, 2, 3))
     # A restarted learner leaves numbers out. That is no lag.
@@ -133,7 +133,7 @@ def test_rewards_are_clipped(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got.rewards, np.clip(sent.rewards, -0.5, 0.5))
 
 
-def test_a_segment_without_probabilities_is_refused_and_gives_its_reservation_back(tmp_path: Path) -> None:
+def test_a_segment_without_probabilities_is_refused_and_releases_its_reservation(tmp_path: Path) -> None:
     queue = open_queue(tmp_path)
     silent = random_segment(np.random.default_rng(0), 4, 2)
     assert queue.limiter.try_reserve(8)
@@ -152,7 +152,7 @@ def test_a_duplicate_is_handed_out_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("killed_after", range(7))
-def test_each_segment_is_used_once_in_the_history_that_survives(tmp_path: Path, killed_after: int) -> None:
+def test_each_segment_is_used_once_in_the_surviving_history(tmp_path: Path, killed_after: int) -> None:
     segments = [drawn_segment(number) for number in range(10)]
     queue = open_queue(tmp_path / "run", waiting=4, scale=True)
     insert(queue, *segments[:4])
@@ -178,7 +178,7 @@ def test_each_segment_is_used_once_in_the_history_that_survives(tmp_path: Path, 
     queue.close()
 
 
-def test_a_restored_queue_hands_out_what_the_saved_one_does(tmp_path: Path) -> None:
+def test_a_restored_queue_returns_the_same_rollouts_as_the_saved_one(tmp_path: Path) -> None:
     queue = open_queue(tmp_path / "run", waiting=4, scale=True)
     walk = pieces(drawn_segment(0, steps=16), 4, first=1)
     queue.published(1)
@@ -236,7 +236,7 @@ def test_a_dropped_segment_counts_once_over_a_restart(tmp_path: Path) -> None:
     assert queue.dropped_transitions == stale.transitions
 
 
-def test_a_damaged_segment_is_skipped_and_the_limiter_is_told(tmp_path: Path) -> None:
+def test_a_damaged_segment_is_skipped_and_withdrawn_from_the_limiter(tmp_path: Path) -> None:
     queue = open_queue(tmp_path, waiting=2)
     segments = [drawn_segment(number) for number in range(2)]
     insert(queue, *segments)
@@ -252,7 +252,7 @@ def test_a_damaged_segment_is_skipped_and_the_limiter_is_told(tmp_path: Path) ->
     assert queue.limiter.inserts == 8
 
 
-def test_a_checkpoint_that_is_newer_than_the_files_goes_on_with_what_comes(tmp_path: Path) -> None:
+def test_a_checkpoint_newer_than_the_files_continues_with_new_segments(tmp_path: Path) -> None:
     queue = open_queue(tmp_path / "run")
     insert(queue, drawn_segment(0))
     next_rollout(queue)

@@ -72,7 +72,7 @@ def test_returns_after_a_gap_begin_at_zero() -> None:
     assert scale.scaled(one)[0, 0] == pytest.approx(4.0 / np.std([4.0, 2.0]))
 
 
-def test_a_restored_scale_goes_on_exactly() -> None:
+def test_a_restored_scale_continues_exactly() -> None:
     rng = np.random.default_rng(1)
     scale, restored = RewardScale(0.99), RewardScale(0.99)
     scale.update((KEY, 1), range(1), *steps(rng, 10))
@@ -83,7 +83,7 @@ def test_a_restored_scale_goes_on_exactly() -> None:
     np.testing.assert_array_equal(restored.scaled(more[0]), scale.scaled(more[0]))
 
 
-def test_actors_that_come_and_go_take_bounded_memory() -> None:
+def test_actors_that_come_and_go_use_bounded_memory() -> None:
     scale, ones = RewardScale(0.9), np.ones((1, 4096), np.float32)
     for actor in range(20):
         scale.update((bytes([actor]), 1), range(1), ones, ones > 0, ones < 0)

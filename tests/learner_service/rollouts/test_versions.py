@@ -28,12 +28,12 @@ def restarted(versions: PublishedVersions) -> PublishedVersions:
     return again
 
 
-def test_publications_are_counted_and_not_numbers() -> None:
+def test_lags_count_publications_not_version_numbers() -> None:
     versions = published(1, 2, 1026)
     assert lags(versions, 1, 2, 1026, 1027) == [2, 1, 0, 0]
 
 
-def test_lags_are_bounded_as_the_list_is() -> None:
+def test_lags_are_bounded_by_the_list() -> None:
     versions = published(*range(1, 100))
     assert lags(versions, 1, 95, 96, 99) == [4, 4, 3, 0]
     assert len(versions.state()["versions"]) == 4
@@ -56,7 +56,7 @@ def test_a_lost_version_lags_behind_the_publication_that_repeats_it() -> None:
     assert lags(restarted(versions), 5, 12, 1032) == [3, 0, 1]
 
 
-def test_versions_of_a_learner_that_ended_well_lag_by_its_and_the_next_ones_publications() -> None:
+def test_lags_count_publications_across_an_orderly_restart() -> None:
     versions = restarted(published(1, 2, 3))
     versions.add(1027)
     versions.add(1028)

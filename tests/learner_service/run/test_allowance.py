@@ -28,7 +28,7 @@ def judge(name: str) -> Member:
     return Member(name, "evaluator", 0, incarnation=1)
 
 
-def test_what_exceeds_the_allowance_is_paid_before_the_next_write() -> None:
+def test_an_excess_over_the_allowance_is_paid_before_the_next_write() -> None:
     clock = ManualClock()
     allowance = Allowance(rate=10.0, most=100.0, clock=clock)
     allowance.spend(150)

@@ -35,7 +35,7 @@ def test_commands_are_kept_until_they_are_forgotten(tmp_path: Path) -> None:
     assert (Commands(tmp_path).paused, Commands(tmp_path).stopped) == (False, False)
 
 
-def test_one_damaged_file_loses_no_command_and_two_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_damaged_file_loses_no_command_and_two_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Commands(tmp_path).write(paused=True)
     path = tmp_path / "commands.json"
     path.write_text("{")
@@ -66,7 +66,7 @@ async def test_a_pause_outlives_its_learner_until_training_is_resumed(tmp_path: 
 
 @pytest.mark.parametrize("has_begun", [True, False])
 @on_a_loop
-async def test_a_run_that_was_told_to_end_is_ended_by_the_next_learner(tmp_path: Path, has_begun: bool) -> None:
+async def test_the_next_learner_ends_a_stopped_run(tmp_path: Path, has_begun: bool) -> None:
     async with a_run(tmp_path, SETTINGS) as run:
         if has_begun:
             await begun(run)

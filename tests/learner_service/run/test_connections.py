@@ -43,7 +43,7 @@ async def test_the_same_place_in_the_same_run_has_the_same_seed_and_any_other_an
 
 
 @on_a_loop
-async def test_processes_without_a_nonce_have_lives_of_their_own(tmp_path: Path) -> None:
+async def test_processes_without_a_nonce_have_separate_lives(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         lives = [run.connections.join("a", 0, "actor").incarnation for _ in range(3)]
         assert lives == sorted(set(lives))
@@ -90,7 +90,7 @@ async def test_a_training_whose_only_actor_left_is_there_for_the_next(tmp_path: 
 
 
 @on_a_loop
-async def test_nobody_joins_a_restored_run_before_it_knows_what_it_has_stored(tmp_path: Path) -> None:
+async def test_no_actor_joins_a_restored_run_before_its_sequences_are_read(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         actor, judge = await opened(run), await opened(run, "judge", "evaluator")
         await store(run, actor, segment(1), segment(2))
@@ -111,7 +111,7 @@ async def test_nobody_joins_a_restored_run_before_it_knows_what_it_has_stored(tm
 
 
 @on_a_loop
-async def test_an_actor_hears_what_survives_a_power_cut(tmp_path: Path) -> None:
+async def test_an_actor_is_informed_of_its_durable_segments(tmp_path: Path) -> None:
     async with a_run(tmp_path, settings=config(replay={"capacity": 2_000, "min_size": 64, "flush_s": 0.05})) as run:
         stream = await opened(run)
         await store(run, stream, segment(1), segment(2))
@@ -187,7 +187,7 @@ async def test_an_older_process_of_a_name_is_forgotten_too(tmp_path: Path) -> No
 
 
 @on_a_loop
-async def test_the_end_of_an_actor_is_told_once_and_not_when_another_process_has_its_name(
+async def test_the_end_of_an_actor_is_logged_once_and_not_after_a_takeover(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -205,7 +205,7 @@ async def test_the_end_of_an_actor_is_told_once_and_not_when_another_process_has
 
 
 @on_a_loop
-async def test_lost_sequences_that_hostile_members_tell_fit_into_the_status(tmp_path: Path) -> None:
+async def test_lost_sequences_of_hostile_members_fit_into_the_status(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         for number in range(5):
             run.connections.join(f"a-{number}", 1, "actor")
@@ -215,7 +215,7 @@ async def test_lost_sequences_that_hostile_members_tell_fit_into_the_status(tmp_
 
 
 @on_a_loop
-async def test_an_actor_that_joins_again_takes_only_the_random_steps_that_are_left(tmp_path: Path) -> None:
+async def test_an_actor_that_rejoins_makes_only_the_remaining_random_steps(tmp_path: Path) -> None:
     async with a_run(tmp_path, settings=config(exploration={"random_steps": 73})) as run:
         first = run.connections.join("a", 1, "actor").exploration
         # 73 steps of the run, in 4 actors of 2 environments.
@@ -230,7 +230,7 @@ async def test_an_actor_that_joins_again_takes_only_the_random_steps_that_are_le
 
 
 @on_a_loop
-async def test_an_actor_that_has_seen_a_newer_version_makes_the_learner_go_on_above_it(tmp_path: Path) -> None:
+async def test_the_learner_continues_above_a_newer_version_that_an_actor_knows(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         stream = await opened(run)
         assert run.training is not None
@@ -250,7 +250,7 @@ async def test_an_actor_that_has_seen_a_newer_version_makes_the_learner_go_on_ab
 
 
 @on_a_loop
-async def test_an_actor_of_a_newer_epoch_is_sent_away_and_the_status_tells(tmp_path: Path) -> None:
+async def test_an_actor_of_a_newer_epoch_is_refused_and_shown_in_the_status(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         with pytest.raises(UnavailableError, match="epoch 7"):
             run.connections.check_state("actor-3", 7, 0)

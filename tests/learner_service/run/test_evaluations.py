@@ -99,7 +99,7 @@ def test_a_line_without_its_newline_is_whole(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_line_that_was_torn_by_a_kill_is_dropped_and_written_over(path: Path) -> None:
+def test_a_line_torn_by_a_kill_is_dropped_and_overwritten(path: Path) -> None:
     filled(path).close()
     path.write_bytes(path.read_bytes()[:-40])
     log = EvaluationLog(path)
@@ -125,7 +125,7 @@ def test_an_evaluation_that_the_disk_refuses_leaves_the_log_whole(path: Path) ->
     log.close()
 
 
-def test_a_damaged_line_is_told_and_set_aside_and_the_others_count(
+def test_a_damaged_line_is_logged_and_set_aside_and_the_other_lines_are_used(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(path).close()
@@ -154,7 +154,7 @@ def test_a_sync_of_evaluations_is_on_the_disk(path: Path, monkeypatch: pytest.Mo
     assert synced == first * 2
 
 
-def test_a_log_that_was_cut_off_between_two_lines_is_told_and_its_other_lines_count(
+def test_a_log_truncated_between_two_lines_is_reported_and_its_lines_are_used(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(path).close()
@@ -174,7 +174,7 @@ def test_a_log_that_was_cut_off_between_two_lines_is_told_and_its_other_lines_co
     assert not caplog.records
 
 
-def test_a_damaged_count_is_told_and_written_again(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_count_is_logged_and_written_again(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     filled(path).close()
     count_file(path).write_bytes(b"")
     assert EvaluationLog(path).count == 2
@@ -182,7 +182,7 @@ def test_a_damaged_count_is_told_and_written_again(path: Path, caplog: pytest.Lo
     assert synced_count(path) == 2
 
 
-def test_a_log_that_cannot_be_set_aside_goes_on(path: Path, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_set_aside_stays_in_use(path: Path, tmp_path: Path) -> None:
     log = filled(path)
     count = log.count
     with pytest.raises(FileNotFoundError):

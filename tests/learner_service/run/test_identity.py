@@ -30,14 +30,14 @@ def test_a_run_is_not_taken_over_by_accident(tmp_path: Path) -> None:
         claimed(tmp_path, resume=False)
 
 
-def test_going_on_keeps_the_run_and_counts_its_lives(tmp_path: Path) -> None:
+def test_a_resume_keeps_the_run_and_counts_its_lives(tmp_path: Path) -> None:
     first = claimed(tmp_path, resume=True)  # as a pod does that always resumes
     lives = [claimed(tmp_path, resume=True) for _ in range(2)]
     assert [life.run_id for life in lives] == [first.run_id] * 2
     assert [first.lives, *(life.lives for life in lives)] == [1, 2, 3]
 
 
-def test_the_environment_is_known_from_then_on(tmp_path: Path) -> None:
+def test_a_written_environment_is_known_to_the_next_learner(tmp_path: Path) -> None:
     identity = claimed(tmp_path, resume=False)
     assert identity.read_environment() is None
     spec = replace(SPEC, observations=ArraySpec((4,), "float32", low=(-1.0,), high=(1.0,)), reward_threshold=475.0)
@@ -66,7 +66,7 @@ def test_a_folder_keeps_the_numbers_of_its_newest_processes(tmp_path: Path) -> N
     assert [each.process for each in found] == sorted({each.process for each in found})
 
 
-def test_a_run_of_an_older_learner_goes_on_above_its_lives(tmp_path: Path) -> None:
+def test_a_run_of_an_older_version_continues_above_its_lives(tmp_path: Path) -> None:
     write_twice(tmp_path / "run.json", {"run_id": "old", "lives": 2**31 - 10, "resets": 0})
     assert claimed(tmp_path, resume=True).process == 2**31 - 9
 
@@ -89,7 +89,7 @@ def test_a_damaged_environment_has_a_copy(tmp_path: Path, name: str) -> None:
     assert identity.read_environment() == SPEC
 
 
-def test_with_both_copies_of_the_environment_damaged_the_next_actor_decides_it(
+def test_with_both_copies_of_the_environment_damaged_the_next_actor_provides_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     identity = claimed(tmp_path, resume=False)
@@ -101,7 +101,7 @@ def test_with_both_copies_of_the_environment_damaged_the_next_actor_decides_it(
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"elapsed_s": 1.0, "at": 0.0, "ended": true}'])
-def test_a_damaged_clock_goes_on_with_the_newest_time_that_is_known(
+def test_a_damaged_clock_continues_at_the_newest_known_time(
     tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "clock.json").write_text(text)
@@ -171,7 +171,7 @@ def test_many_lives_add_up(tmp_path: Path) -> None:
     assert RunClock(tmp_path, clock.now, clock).elapsed_s == pytest.approx(45.0)
 
 
-def test_fields_of_a_later_version_are_no_damage(tmp_path: Path) -> None:
+def test_fields_of_a_later_version_are_not_damage(tmp_path: Path) -> None:
     first = claimed(tmp_path, resume=False)
     values = {name: value for name, value in read_document(tmp_path / "run.json").items() if name != "digest"}
     write_twice(tmp_path / "run.json", {**values, "of_a_later_version": [1, 2]})

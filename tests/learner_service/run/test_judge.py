@@ -71,7 +71,7 @@ async def test_a_return_that_is_the_target_reaches_it(tmp_path: Path) -> None:
 
 
 @on_a_loop
-async def test_an_evaluation_behind_one_that_was_lost_on_the_way_is_refused(tmp_path: Path) -> None:
+async def test_an_evaluation_after_a_lost_one_is_refused(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         judge = await opened(run, "judge", "evaluator")
         with pytest.raises(CorruptedError, match="sequences 1 to 1 "):
@@ -83,7 +83,7 @@ async def test_an_evaluation_behind_one_that_was_lost_on_the_way_is_refused(tmp_
 
 
 @on_a_loop
-async def test_an_evaluation_that_comes_again_is_acknowledged_and_counts_once(tmp_path: Path) -> None:
+async def test_a_repeated_evaluation_is_acknowledged_and_counts_once(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         judge = await opened(run, "judge", "evaluator")
         for sequence in (1, 2, 1, 2):
@@ -157,7 +157,7 @@ async def test_an_evaluation_from_before_a_reset_of_the_environment_never_counts
 
 
 @on_a_loop
-async def test_a_second_evaluator_is_a_witness(tmp_path: Path) -> None:
+async def test_a_second_evaluator_confirms_an_evaluation(tmp_path: Path) -> None:
     async with a_run(tmp_path, settings=config(target_return=50.0)) as run:
         actor, judge = await opened(run), await opened(run, "judge", "evaluator")
         other = await opened(run, "other", "evaluator")
@@ -193,7 +193,7 @@ async def test_a_success_rate_that_is_the_target_reaches_it_whatever_the_return(
 
 
 @on_a_loop
-async def test_a_target_that_the_environment_does_not_tell_of_is_said_in_the_status(tmp_path: Path) -> None:
+async def test_a_success_target_without_reported_successes_is_shown_in_the_status(tmp_path: Path) -> None:
     async with a_run(tmp_path, settings=config(target_success=0.75)) as run:
         await opened(run)
         judge = await opened(run, "judge", "evaluator")

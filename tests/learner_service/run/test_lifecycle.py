@@ -24,7 +24,7 @@ from tests.learner_service.run.run_parts import a_run, opened
 
 
 @on_a_loop
-async def test_a_run_that_is_over_takes_nobody_in_and_grants_nothing(tmp_path: Path) -> None:
+async def test_a_finished_run_admits_no_actor_and_grants_no_credit(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         stream = await opened(run)
         judge = await opened(run, "judge", "evaluator")
@@ -274,7 +274,7 @@ async def test_a_run_that_cannot_be_restored_ends_with_its_fault(tmp_path: Path)
 
 
 @on_a_loop
-async def test_nothing_waits_any_more_for_a_run_that_is_restored(tmp_path: Path) -> None:
+async def test_waits_for_the_restore_end_when_the_run_is_restored(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         others = asyncio.all_tasks()
         await run.lifecycle.until_restored()

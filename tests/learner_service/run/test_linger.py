@@ -93,9 +93,7 @@ def refused(client: LearnerClient) -> bool:
     return True
 
 
-def test_a_run_that_is_over_is_served_until_its_learner_is_told_to_end_and_by_the_next_one(
-    quantizer: str, tmp_path: Path
-) -> None:
+def test_a_finished_run_is_served_until_sigterm_and_by_the_next_learner(quantizer: str, tmp_path: Path) -> None:
     directory = tmp_path / "a run that does not exist yet"
     with learner(directory, quantizer) as (client, running):
         feed(client)
@@ -162,7 +160,7 @@ def test_a_learner_that_is_told_to_end_while_the_disk_is_full_tries_once_more(qu
     assert json.loads((directory / "summary.json").read_text())["state"] == "budget ended"
 
 
-def test_a_larger_budget_goes_on_with_a_run_that_is_over(quantizer: str, tmp_path: Path) -> None:
+def test_a_larger_budget_continues_a_finished_run(quantizer: str, tmp_path: Path) -> None:
     with learner(tmp_path / "run", quantizer) as (client, _):
         feed(client)
     with learner(tmp_path / "run", quantizer, budget=2 * BUDGET) as (client, _):
@@ -172,7 +170,7 @@ def test_a_larger_budget_goes_on_with_a_run_that_is_over(quantizer: str, tmp_pat
         assert final(client).state is RunState.BUDGET_ENDED
 
 
-def test_without_lingering_a_run_that_is_over_trains_on(quantizer: str, tmp_path: Path) -> None:
+def test_without_lingering_a_finished_run_continues_training(quantizer: str, tmp_path: Path) -> None:
     with learner(tmp_path / "run", quantizer, linger=False) as (client, running):
         feed(client)
         assert running.exit_code.result(DEADLINE_S) == EXIT_BUDGET_ENDED
@@ -181,7 +179,7 @@ def test_without_lingering_a_run_that_is_over_trains_on(quantizer: str, tmp_path
     assert not (tmp_path / "run" / "outcome.json").exists()
 
 
-def test_a_learner_that_is_told_to_end_before_its_run_is_over_is_gone_on_with(quantizer: str, tmp_path: Path) -> None:
+def test_an_interrupted_run_is_continued(quantizer: str, tmp_path: Path) -> None:
     with learner(tmp_path / "run", quantizer) as (_, running):
         pass
     assert running.exit_code.result(0) == EXIT_OK
@@ -190,7 +188,7 @@ def test_a_learner_that_is_told_to_end_before_its_run_is_over_is_gone_on_with(qu
         join(client, incarnation=1)
 
 
-def test_a_run_that_somebody_stopped_stays_stopped(quantizer: str, tmp_path: Path) -> None:
+def test_a_stopped_run_stays_stopped(quantizer: str, tmp_path: Path) -> None:
     with learner(tmp_path / "run", quantizer) as (client, _):
         client.stop()
         assert final(client).state is RunState.STOPPED

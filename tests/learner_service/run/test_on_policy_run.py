@@ -50,7 +50,7 @@ async def learned(run: Run, rollouts: int) -> Training:
 
 
 @on_a_loop
-async def test_actors_are_told_to_draw_and_evaluators_only_when_asked(tmp_path: Path) -> None:
+async def test_actors_draw_actions_and_evaluators_only_on_request(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], str, int, float]] = [
         ({}, "", 0, 1.0),
         ({"evaluation": {"sampled": True}}, "clipped", 0, 1.0),
@@ -71,7 +71,7 @@ async def test_actors_are_told_to_draw_and_evaluators_only_when_asked(tmp_path: 
 @pytest.mark.parametrize(("squash", "sampling"), [(False, "clipped"), (True, "squashed")])
 @pytest.mark.parametrize("algorithm", ["ppo", "impala"])
 @on_a_loop
-async def test_built_in_algorithms_say_it_in_their_settings(
+async def test_built_in_algorithms_define_sampling_in_their_settings(
     tmp_path: Path, algorithm: str, squash: bool, sampling: str
 ) -> None:
     settings = RunConfig.model_validate({"algorithm": algorithm, algorithm: {"squash": squash}})
@@ -111,7 +111,7 @@ async def test_a_run_collects_until_its_first_rollout_and_ends_with_its_budget(t
 
 
 @on_a_loop
-async def test_one_silent_actor_among_two_stalls_nobody(tmp_path: Path) -> None:
+async def test_one_silent_actor_does_not_stall_the_other(tmp_path: Path) -> None:
     async with a_run(tmp_path, reinforce(max_environment_steps=10_000)) as run:
         for name in ("silent", "busy"):
             run.connections.join(name, 1, "actor")
@@ -132,7 +132,7 @@ async def test_the_signal_for_scaling_counts_each_transition_once(tmp_path: Path
 
 
 @on_a_loop
-async def test_an_interrupted_run_goes_on_with_the_segments_that_it_has_not_used(tmp_path: Path) -> None:
+async def test_an_interrupted_run_continues_with_its_unused_segments(tmp_path: Path) -> None:
     async with a_run(tmp_path, reinforce()) as run:
         stream = await opened(run)
         await send(run, stream, range(1, 4))
@@ -175,7 +175,7 @@ def test_a_checkpoint_with_another_horizon_is_not_resumed(changes: dict[str, Any
     assert "\n" not in str(caught.value)
 
 
-def test_a_whole_learner_learns_publishes_and_refuses_what_has_no_probabilities(tmp_path: Path) -> None:
+def test_a_whole_learner_learns_publishes_and_refuses_segments_without_probabilities(tmp_path: Path) -> None:
     with (
         running_quantizer(tmp_path / "policies") as quantizer,
         running_learner(reinforce(), tmp_path / "run", quantizer) as learner,

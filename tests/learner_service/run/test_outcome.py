@@ -10,7 +10,7 @@ from learner_service.run.identity import RunClock
 from learner_service.run.outcome import Outcome
 
 
-def test_an_outcome_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_written_outcome_is_read_unchanged(tmp_path: Path) -> None:
     assert Outcome.read(tmp_path) is None
     outcome = Outcome.of(RunState.SOLVED, 12.5, RunConfig())
     outcome.write(tmp_path)
@@ -42,7 +42,7 @@ def test_a_damaged_outcome_has_a_copy(name: str, text: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_without_a_copy_a_damaged_outcome_is_told_in_one_line_and_the_run_goes_on(
+def test_without_a_copy_a_damaged_outcome_is_logged_and_the_run_continues(
     text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "outcome.json").write_text(text)

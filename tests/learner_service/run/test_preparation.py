@@ -76,7 +76,7 @@ async def test_a_build_that_fails_removes_its_replay_but_none_that_was_there(exi
 
 
 @on_a_loop
-async def test_an_environment_that_cannot_be_noted_leaves_the_replay_free_for_the_next(tmp_path: Path) -> None:
+async def test_an_environment_that_cannot_be_written_leaves_the_replay_closed(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         (tmp_path / "environment.json").mkdir()
         with pytest.raises(InvalidInputError, match=r"environment\.json"):
@@ -124,7 +124,7 @@ async def test_an_actor_in_another_environment_is_refused_with_what_differs(tmp_
         assert (run.lifecycle.fault, run.lifecycle.ended.is_set()) == (None, False)
 
 
-def test_differences_of_large_specs_are_told_in_a_bounded_line() -> None:
+def test_differences_of_large_specs_fit_a_bounded_line() -> None:
     many = tuple(float(number) for number in range(10_000))
     one = replace(SPEC, observations=ArraySpec((10_000,), "float32", many, many))
     assert len(one.differences(SPEC)) < 1_000
@@ -140,7 +140,7 @@ async def test_a_problem_has_no_control_characters_of_its_sender(tmp_path: Path)
 
 
 @on_a_loop
-async def test_after_a_reset_the_next_spec_counts_and_all_actors_come_again(tmp_path: Path) -> None:
+async def test_after_a_reset_the_next_spec_is_used_and_all_actors_rejoin(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         stream = await opened(run, spec=WIDE)
         assert (await run.preparation.reset(discard=False)).spec == WIDE
@@ -161,7 +161,7 @@ async def test_after_a_reset_the_next_spec_counts_and_all_actors_come_again(tmp_
 
 
 @on_a_loop
-async def test_a_run_that_has_made_progress_is_reset_only_when_it_is_to_be_discarded(tmp_path: Path) -> None:
+async def test_a_run_with_progress_is_reset_only_with_discard(tmp_path: Path) -> None:
     settings = config(replay={"capacity": 2_000, "min_size": 8})
     async with a_run(tmp_path, settings=settings) as run:
         stream = await opened(run)
@@ -212,7 +212,7 @@ async def test_a_learner_that_dies_in_a_reset_resumes_and_can_be_reset_again(mov
 
 
 @on_a_loop
-async def test_a_run_without_an_environment_has_nothing_to_forget(tmp_path: Path) -> None:
+async def test_resetting_a_run_without_an_environment_does_nothing(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         reset = await run.preparation.reset(discard=False)
         assert (reset.set_aside, reset.spec) == (None, None)

@@ -43,7 +43,7 @@ def address_of(learner: LearnerClient) -> str:
     return learner.peer.rpartition(" ")[2]
 
 
-def test_a_wrong_first_environment_is_reset_and_the_right_one_counts(
+def test_after_a_reset_the_right_environment_replaces_a_wrong_first_one(
     learner: LearnerClient, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     wrong = opened(learner, "wrong", WIDE)
@@ -113,7 +113,7 @@ async def test_a_reset_that_the_disk_refuses_loses_no_checkpoint(tmp_path: Path)
     assert f"{later:012d}" in [path.name for path in (tmp_path / "checkpoints").iterdir()]
 
 
-def test_nothing_is_reset_where_there_is_no_environment_yet(
+def test_a_run_without_an_environment_cannot_be_reset(
     learner: LearnerClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["reset-environment", "--learner", address_of(learner)]) == 0

@@ -101,7 +101,7 @@ async def test_a_checkpoint_counts_on_flushed_transitions_only(
 
 
 @on_a_loop
-async def test_a_full_disk_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_full_disk_does_not_end_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with a_run(tmp_path) as run:
         stream, judge = await opened(run), await opened(run, "judge", "evaluator")
         with room_for(0):
@@ -127,7 +127,7 @@ async def test_a_full_disk_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 @on_a_loop
-async def test_actors_that_are_asked_for_make_what_is_missing_for_the_first_update(tmp_path: Path) -> None:
+async def test_the_requested_actors_can_fill_the_replay_for_the_first_update(tmp_path: Path) -> None:
     async with a_run(tmp_path, settings=config(replay={"capacity": 2_000, "min_size": 600})) as run:
         stream = await opened(run)
         for number in range(1, 26):
@@ -146,7 +146,7 @@ async def test_actors_that_are_asked_for_make_what_is_missing_for_the_first_upda
 
 
 @on_a_loop
-async def test_energy_goes_on_in_the_next_learner(tmp_path: Path) -> None:
+async def test_the_next_learner_continues_the_energy_account(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         await opened(run)
         meter = replace(measure_process("meter-0", "meter"), node="elsewhere")
@@ -161,7 +161,7 @@ async def test_energy_goes_on_in_the_next_learner(tmp_path: Path) -> None:
 
 
 @on_a_loop
-async def test_reports_tell_what_processes_use_and_how_soon_policies_act(tmp_path: Path) -> None:
+async def test_reports_have_resource_use_and_activation_times(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         roles: tuple[Role, ...] = ("evaluator", "actor")
         for role in roles:
@@ -201,7 +201,7 @@ async def test_the_summary_has_the_memory_of_an_actor_with_the_name_of_the_learn
 
 
 @on_a_loop
-async def test_a_learner_whose_clock_is_lost_goes_on_at_the_newest_time_that_it_knows(tmp_path: Path) -> None:
+async def test_a_learner_without_its_clock_continues_at_the_newest_known_time(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         judge = await opened(run, "judge", "evaluator")
         run.connections.evaluated(judge, evaluation(1, 1, 10.0))
@@ -241,9 +241,7 @@ async def test_writes_of_each_second_do_not_pile_up_before_segments_on_a_slow_di
 
 
 @on_a_loop
-async def test_versions_that_no_quantizer_has_seen_are_told_as_no_loss(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_unsent_versions_are_not_reported_as_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for resume in (False, True, True):
         async with a_run(tmp_path, resume=resume) as run:
             if resume:

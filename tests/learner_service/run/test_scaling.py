@@ -45,21 +45,21 @@ class Run:
 
 
 @pytest.mark.parametrize("actors", [1, 3, 10, 40])
-def test_it_asks_for_the_quotient_and_a_tenth_however_many_there_are_now(actors: int) -> None:
+def test_the_desired_number_is_the_quotient_and_a_tenth_for_any_present_number(actors: int) -> None:
     # 1000 / 100 and a tenth.
     assert Run(demand=1_000.0, supply=100.0, actors=actors).go_on() in (11, 12)
 
 
 @settings(deadline=None, max_examples=25)
 @given(demand=st.floats(200, 20_000), supply=st.floats(100, 2_000), actors=st.integers(1, 20))
-def test_what_it_asks_for_feeds_the_learner_with_little_to_spare(demand: float, supply: float, actors: int) -> None:
+def test_the_desired_actors_feed_the_learner_with_a_small_surplus(demand: float, supply: float, actors: int) -> None:
     desired = Run(demand, supply, actors).go_on(70)
     # Samples are counted in whole numbers, so that the signal knows the demand to a thousandth only.
     assert desired * supply >= 0.999 * demand
     assert desired <= demand / supply * 1.15 + 1
 
 
-def test_it_says_who_waits_for_whom() -> None:
+def test_the_waiting_fractions_show_the_limiting_side() -> None:
     starving = Run(demand=1_000.0, supply=100.0, actors=4)
     starving.go_on()
     status = starving.signal
@@ -83,7 +83,7 @@ def test_it_follows_a_learner_that_becomes_slower_and_faster_again() -> None:
     assert run.go_on() == 11
 
 
-def test_small_changes_change_nothing() -> None:
+def test_small_changes_do_not_change_the_desired_number() -> None:
     run = Run(demand=1_000.0, supply=100.0, actors=10)
     first = run.go_on()
     asked_for = set()
@@ -93,7 +93,7 @@ def test_small_changes_change_nothing() -> None:
     assert asked_for == {first}
 
 
-def test_before_it_can_tell_it_asks_for_what_the_run_has_had() -> None:
+def test_before_a_measurement_the_desired_number_is_the_most_connected() -> None:
     clock = ManualClock()
     signal = ScalingSignal(SPI, clock)
     assert signal.desired_actors == 1
@@ -117,7 +117,7 @@ def test_a_replay_that_would_take_long_to_get_its_minimum_gets_more_actors() -> 
     assert signal.desired_actors == 10
 
 
-def test_an_actor_more_or_less_does_not_make_it_change_its_mind_again_and_again() -> None:
+def test_one_actor_more_or_less_does_not_make_the_desired_number_oscillate() -> None:
     # One actor is just not enough, two of them are faster on average: what is asked for must not go back and forth.
     run = Run(demand=100.0, supply=98.0, actors=1)
     assert run.go_on() == 2
@@ -134,7 +134,7 @@ def test_a_pause_of_training_changes_nothing() -> None:
     assert run.signal.desired_actors == before
 
 
-def test_when_all_actors_only_wait_their_speed_is_the_one_measured_last() -> None:
+def test_while_all_actors_wait_the_last_measured_speed_is_kept() -> None:
     run = Run(demand=1_000.0, supply=100.0, actors=10)
     run.go_on()
     run.demand = 1e-9
@@ -154,7 +154,7 @@ def test_a_restarted_actor_is_counted_from_its_own_first_report() -> None:
     assert signal.supply_per_actor == pytest.approx(50.0, rel=0.06)
 
 
-def test_a_learner_that_has_just_begun_says_that_it_cannot_tell() -> None:
+def test_a_new_learner_reports_that_it_has_not_measured() -> None:
     run = Run(demand=1_000.0, supply=100.0, actors=10)
     assert not run.signal.can_tell
     run.go_on(5)
@@ -164,7 +164,7 @@ def test_a_learner_that_has_just_begun_says_that_it_cannot_tell() -> None:
 
 
 @pytest.mark.parametrize("paused", [False, True])
-def test_after_a_minute_in_which_nothing_could_be_measured_it_goes_by_how_many_have_connected(paused: bool) -> None:
+def test_after_a_minute_without_a_measurement_the_connected_actors_decide(paused: bool) -> None:
     clock = ManualClock()
     signal = ScalingSignal(SPI, clock)
     clock.now += 1_000
@@ -177,7 +177,7 @@ def test_after_a_minute_in_which_nothing_could_be_measured_it_goes_by_how_many_h
 
 
 @pytest.mark.parametrize("waited_s", [math.nan, math.inf, -math.inf, 1e300, -1e300])
-def test_a_report_that_cannot_be_does_not_spoil_what_is_measured(waited_s: float) -> None:
+def test_an_implausible_report_does_not_spoil_the_measurement(waited_s: float) -> None:
     run = Run(demand=1_000.0, supply=100.0, actors=10)
     before = run.go_on()
     run.signal.record_report("broken", 1, 0.0)
@@ -189,7 +189,7 @@ def test_a_report_that_cannot_be_does_not_spoil_what_is_measured(waited_s: float
     assert status.blocked_fraction == pytest.approx(0.0, abs=0.02)
 
 
-def test_reports_that_were_held_up_and_come_together_count_all_the_same() -> None:
+def test_delayed_reports_that_arrive_together_count_fully() -> None:
     clock = ManualClock()
     signal = ScalingSignal(SPI, clock)
     for ten_seconds in range(5):
@@ -202,7 +202,7 @@ def test_reports_that_were_held_up_and_come_together_count_all_the_same() -> Non
     assert signal.supply_per_actor == pytest.approx(100.0, rel=0.01)
 
 
-def test_what_an_actor_says_of_its_steps_changes_nothing() -> None:
+def test_an_actors_report_of_its_steps_changes_nothing() -> None:
     """An actor with false figures is one actor of all: it may wait for ever, or never."""
     for waits in (0.0, 1.0):
         run = Run(demand=1_000.0, supply=100.0, actors=10)

@@ -15,7 +15,7 @@ def layers(*sizes: int) -> tuple[Weight, ...]:
 
 @pytest.mark.parametrize("sparsity", [0.0, 0.2, 0.5, 0.9, 0.96, 0.99])
 @pytest.mark.parametrize("sizes", [(17, 256, 256, 6), (111, 256, 256, 8), (3, 32, 1), (300, 400, 5)])
-def test_the_whole_is_as_sparse_as_asked_for(sizes: tuple[int, ...], sparsity: float) -> None:
+def test_the_whole_network_has_the_requested_sparsity(sizes: tuple[int, ...], sparsity: float) -> None:
     network = layers(*sizes)
     total = sum(layer.size for layer in network)
     densities = erdos_renyi(network, 1 - sparsity)
@@ -54,7 +54,7 @@ def test_kernels_of_convolutions_count_as_sides() -> None:
     assert first * convolution.size / (32 + 4 + 8 + 8) == pytest.approx(second * linear.size / (256 + 512))
 
 
-def test_a_layer_without_weights_is_told_in_one_line() -> None:
+def test_a_layer_without_weights_gives_one_line() -> None:
     with pytest.raises(UserError, match=r"^sparsity\.critic: .*0\.9999, .*32 x 3 in layer 0") as caught:
         budgets(layers(3, 32, 32, 2), 0.9999, "sparsity.critic")
     assert "\n" not in str(caught.value)

@@ -32,7 +32,7 @@ def test_a_weight_is_kept_if_it_is_large_and_grown_where_the_gradient_is() -> No
     assert mask.tolist() == [1, 1, 0, 1, 1, 0, 0, 1, 0, 1]
 
 
-def test_at_random_nothing_but_size_decides() -> None:
+def test_random_growth_drops_by_size_only() -> None:
     weight = Weight("layer", 0, 10, 20)
     vector = torch.zeros(200)
     vector[:60] = torch.arange(1.0, 61.0)
@@ -93,7 +93,7 @@ class Regression:
         return self.parameters.gradient.clone()
 
 
-def test_a_change_takes_no_step_and_starts_grown_weights_from_nothing() -> None:
+def test_a_change_makes_no_step_and_grown_weights_start_at_0() -> None:
     run = Regression()
     run.step()
     run.step()

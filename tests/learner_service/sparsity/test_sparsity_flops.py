@@ -112,7 +112,7 @@ def test_convolutions_count_at_every_place_of_their_output() -> None:
     assert found.action.now == convolutions + linear
 
 
-def test_tiny_networks_for_frames_are_compared_with_what_would_be_dense() -> None:
+def test_tiny_networks_for_frames_are_compared_with_dense_ones() -> None:
     bounds = ((-1.0,) * 2, (1.0,) * 2)
     frames = EnvironmentSpec("Frames-v0", ArraySpec((4, 84, 84), "uint8"), ArraySpec((2,), "float32", *bounds), ())
     found = {}

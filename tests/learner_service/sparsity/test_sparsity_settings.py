@@ -140,7 +140,7 @@ def test_a_sparsity_without_a_method_is_refused(name: str) -> None:
         build(RunConfig, {"sparsity": {name: 0.9}})
 
 
-def test_the_same_topology_goes_on_and_its_schedule_may_change() -> None:
+def test_the_same_topology_is_accepted_with_another_schedule() -> None:
     saved = {"sparsity": config(method="rigl", actor=0.9).sparsity.topology}
     check_same_topology(config(method="rigl", actor=0.9, period_updates=77, until=0.5, replaced=0.1), saved)
     check_same_topology(config(), {})
@@ -161,7 +161,7 @@ def test_the_same_topology_goes_on_and_its_schedule_may_change() -> None:
         ({"method": "set", "structured": True}, {"method": "set"}, "structured True, .* False;"),
     ],
 )
-def test_another_topology_is_told_in_one_line(saved: dict[str, Any], configured: dict[str, Any], fact: str) -> None:
+def test_another_topology_gives_one_line(saved: dict[str, Any], configured: dict[str, Any], fact: str) -> None:
     values = {"sparsity": config(**saved).sparsity.topology} if saved else {}
     with pytest.raises(UserError, match=rf"sparsity\.{fact} .*--sparsity\.") as caught:
         check_same_topology(config(**configured), values)

@@ -103,7 +103,7 @@ def test_hidden_layers_become_narrow(observations: int, actions: int, sparsity: 
     assert training.cost().ratio < 1.05 * (1 - sparsity)
 
 
-def test_ablated_units_are_gone_for_good_and_what_is_left_computes_the_same() -> None:
+def test_ablated_units_stay_dead_and_the_remaining_network_computes_the_same() -> None:
     training = Training(17, 6, 0.9)
     training.steps(6)
     before = [mask.any(1) for mask in training.masks()]
@@ -122,7 +122,7 @@ def test_ablated_units_are_gone_for_good_and_what_is_left_computes_the_same() ->
     torch.testing.assert_close(actions, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_the_units_that_go_are_those_with_the_fewest_salient_weights() -> None:
+def test_units_with_the_fewest_salient_weights_are_ablated() -> None:
     """Of four hidden units of two inputs each one has small weights and no gradient anywhere."""
     hidden, head = Weight("hidden", 0, 16, 16), Weight("head", 256, 2, 16)
     layers = Structured((hidden, head), (32, 4), (None, 0))
@@ -182,7 +182,7 @@ def test_units_that_something_else_reads_too_are_no_source() -> None:
     assert sources == {"first": None, "inner": None, "last": "inner", "head": None}
 
 
-def test_a_layer_that_is_called_twice_has_no_source_and_is_none() -> None:
+def test_a_layer_that_is_called_twice_has_no_source_and_is_no_source() -> None:
     class Twice(Residual):
         def forward(self, x: Tensor) -> Tensor:
             h = self.relu(self.first(x))

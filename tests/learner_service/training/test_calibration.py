@@ -48,7 +48,7 @@ def senders(*counts: int) -> NDArray[np.uint64]:
         ((3, 3, 3), 2, (1, 1)),
     ],
 )
-def test_each_actor_has_as_many_rows_as_the_others_while_they_last(
+def test_actors_have_equally_many_rows_if_available(
     counts: tuple[int, ...], size: int, shares: tuple[int, ...]
 ) -> None:
     rows = senders(*counts)
@@ -61,7 +61,7 @@ def test_the_rows_of_an_actor_are_evenly_spaced() -> None:
     assert alike(np.zeros(100, np.uint64), 4).tolist() == [0, 25, 50, 75]
 
 
-def test_a_fast_actor_has_no_more_calibration_rows_of_a_replay(tmp_path: Path) -> None:
+def test_a_fast_actor_gets_no_more_calibration_rows_from_a_replay(tmp_path: Path) -> None:
     settings = config(dqn={"hidden_sizes": (8,), "batch_size": 64}, publication={"period_updates": 4})
     algorithm, replay = make_algorithm(settings, SPEC), open_replay(tmp_path)
     batches = SampledBatches(settings, algorithm, replay, CPU)
@@ -77,7 +77,7 @@ def test_a_fast_actor_has_no_more_calibration_rows_of_a_replay(tmp_path: Path) -
     replay.close()
 
 
-def test_a_fast_actor_has_no_more_calibration_rows_of_a_rollout(tmp_path: Path) -> None:
+def test_a_fast_actor_gets_no_more_calibration_rows_from_a_rollout(tmp_path: Path) -> None:
     with QuantizerClient("127.0.0.1:1") as client:
         opening = wire.Opening("run", "int8")
         training, _ = build_training(

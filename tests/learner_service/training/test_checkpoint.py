@@ -68,7 +68,7 @@ def test_the_same_number_of_updates_is_replaced(tmp_path: Path) -> None:
     assert_is(checkpoints.load_newest(), 8)
 
 
-def test_a_kill_while_one_is_written_leaves_the_one_before(tmp_path: Path) -> None:
+def test_a_kill_during_a_save_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
     Checkpoints(tmp_path, keep=2).save(state(8))
     half = tmp_path / "000000000016.partial"
     half.mkdir()
@@ -78,7 +78,7 @@ def test_a_kill_while_one_is_written_leaves_the_one_before(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("new_one_is_there", [True, False])
-def test_a_kill_while_one_is_replaced_leaves_a_whole_one(tmp_path: Path, new_one_is_there: bool) -> None:
+def test_a_kill_during_a_replacement_leaves_a_whole_checkpoint(tmp_path: Path, new_one_is_there: bool) -> None:
     Checkpoints(tmp_path, keep=2).save(LearnerState(8, {"online": torch.zeros(1)}, {}))
     (tmp_path / "000000000008").rename(tmp_path / "000000000008.replaced")
     if new_one_is_there:
@@ -90,9 +90,7 @@ def test_a_kill_while_one_is_replaced_leaves_a_whole_one(tmp_path: Path, new_one
     assert (loaded.values == state(8).values) == new_one_is_there
 
 
-def test_a_kill_while_an_old_one_is_removed_leaves_no_half_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_during_a_removal_leaves_no_partial_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(folder: Path, ignore_errors: bool = False) -> None:
         if folder.exists():
             (folder / "state.json").unlink()
@@ -109,7 +107,7 @@ def test_a_kill_while_an_old_one_is_removed_leaves_no_half_of_it(
     assert names(tmp_path) == ["000000000016"]
 
 
-def test_whoever_looks_while_one_is_saved_finds_whole_ones_only(tmp_path: Path) -> None:
+def test_a_reader_during_a_save_finds_only_whole_checkpoints(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3)
     checkpoints.save(large(1))
     saved = threading.Event()
@@ -178,14 +176,16 @@ def test_each_damaged_one_of_the_same_number_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_a_damaged_newest_one_falls_back_to_the_one_before(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_newest_checkpoint_falls_back_to_the_previous_one(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3)
     checkpoints.save(state(8))
     damage(checkpoints.save(state(16)))
     assert_is(checkpoints.load_newest(), 8)
 
 
-def test_a_damaged_one_does_not_take_the_place_of_a_good_one(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_does_not_displace_a_good_one(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     checkpoints.save(state(8))
     flip_a_bit(checkpoints.save(state(100)))
@@ -229,7 +229,7 @@ def test_a_checkpoint_that_cannot_be_read_does_not_count_as_damaged(
     assert_is(checkpoints.load_newest(), 16)
 
 
-def test_with_the_flag_the_networks_start_anew_when_all_are_damaged_and_that_is_told(
+def test_with_the_flag_new_networks_replace_damaged_ones_and_the_log_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3, new_networks=True)
@@ -261,7 +261,7 @@ def test_a_checkpoint_of_another_version_of_actorq_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize("name", ["state.json", "tensors.safetensors"])
-def test_no_byte_of_a_checkpoint_can_change_unseen(tmp_path: Path, name: str) -> None:
+def test_a_change_of_any_byte_of_a_checkpoint_is_detected(tmp_path: Path, name: str) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3)
     folder = checkpoints.save(state(8))
     data = (folder / name).read_bytes()

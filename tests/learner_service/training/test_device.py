@@ -7,7 +7,7 @@ from actorq.errors import UserError
 from learner_service.training.device import allocator_for, choose_device
 
 
-def test_auto_is_a_gpu_where_there_is_one() -> None:
+def test_auto_is_a_gpu_if_there_is_one() -> None:
     assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
     assert choose_device("cpu") == torch.device("cpu")
 
@@ -17,7 +17,7 @@ def test_a_missing_gpu_is_refused() -> None:
         choose_device("cuda:99")
 
 
-def test_on_the_cpu_batches_are_computed_on_as_they_are() -> None:
+def test_on_the_cpu_batches_are_used_without_a_copy() -> None:
     array = allocator_for(torch.device("cpu"))((6, 4), "float32")
     tensor = torch.from_numpy(array)
     array[2] = 7.0

@@ -31,7 +31,7 @@ def test_returns_have_one_step_with_goals_and_only_then(algorithm: str) -> None:
     assert with_goals(without, SPEC) == without
 
 
-def test_longer_targets_of_rlx2_stay_off() -> None:
+def test_multi_step_targets_of_rlx2_stay_off() -> None:
     config = _config(algorithm="td3", sparsity={"method": "rlx2"})
     assert config.multi_step_of(1) is not None
     assert with_goals(config, CONTINUOUS).multi_step_of(1) is None

@@ -130,7 +130,7 @@ def test_the_distance_is_that_of_the_policy_without_noise(build: Build, algorith
     assert status == DynamicCapacityStatus(48, status.distance, 1, 24)
 
 
-def test_the_trainer_looks_when_it_is_time(build: Build) -> None:
+def test_the_trainer_checks_the_distance_when_it_is_due(build: Build) -> None:
     training = build(settings())
     assert training.dynamic_capacity is not None
     insert(training, range(1, 10))
@@ -198,7 +198,7 @@ def test_dynamic_capacity_and_longer_returns_continue_after_a_restart(build: Bui
     assert (again.replay.transitions, again.multi_step_since) == (left, 136)
 
 
-def test_a_segment_without_greedy_actions_is_refused_and_gives_its_credit_back(build: Build) -> None:
+def test_a_segment_without_greedy_actions_is_refused_and_releases_its_credit(build: Build) -> None:
     training = build(settings())
     assert training.replay.limiter.try_reserve(8)
     with pytest.raises(InvalidInputError, match=r"greedy_actions.*none"):
@@ -216,7 +216,7 @@ def test_a_users_mistake_in_dynamic_capacity_is_refused_and_leaves_nothing_open(
     build(settings())
 
 
-def test_actors_are_asked_for_greedy_actions_where_the_capacity_is_dynamic(tmp_path: Path) -> None:
+def test_actors_send_greedy_actions_if_the_capacity_is_dynamic(tmp_path: Path) -> None:
     identity = claimed(tmp_path, resume=False)
     goals = HindsightColumns(4).names
     for config, columns in ((settings(), (GREEDY_ACTIONS,)), (settings(dynamic=None), ())):

@@ -133,7 +133,9 @@ def test_a_receipt_comes_for_each_version(tmp_path: Path, receipts: Receipts, ma
         assert (publisher.version, publisher.fault) == (3, None)
 
 
-def test_the_newest_wins(tmp_path: Path, receipts: Receipts, make_publisher: MakePublisher) -> None:
+def test_the_newest_snapshot_replaces_older_ones(
+    tmp_path: Path, receipts: Receipts, make_publisher: MakePublisher
+) -> None:
     with running_quantizer(tmp_path) as address:
         publisher = make_publisher(address)
         for step in range(1, 21):
@@ -144,7 +146,7 @@ def test_the_newest_wins(tmp_path: Path, receipts: Receipts, make_publisher: Mak
         assert receipts.empty
 
 
-def test_a_leaving_learner_waits_for_a_quantizer_that_is_there_only(
+def test_a_leaving_learner_waits_only_for_a_connected_quantizer(
     tmp_path: Path, receipts: Receipts, make_publisher: MakePublisher
 ) -> None:
     publisher = make_publisher("127.0.0.1:1")
@@ -162,7 +164,7 @@ def test_a_leaving_learner_waits_for_a_quantizer_that_is_there_only(
         assert receipts.next().version == 2
 
 
-def test_versions_go_on_when_the_quantizer_was_away(
+def test_versions_continue_after_the_quantizer_was_unreachable(
     tmp_path: Path, receipts: Receipts, make_publisher: MakePublisher
 ) -> None:
     with reserved_addresses(1) as (address,):
@@ -188,7 +190,7 @@ def test_versions_go_on_when_the_quantizer_was_away(
 
 
 @pytest.mark.parametrize("first_version", [1, 3])
-def test_a_learner_that_lost_versions_goes_on_above_those_that_actors_have(
+def test_a_learner_that_lost_versions_continues_above_the_actors_versions(
     tmp_path: Path, receipts: Receipts, make_publisher: MakePublisher, first_version: int
 ) -> None:
     with running_quantizer(tmp_path) as address:
@@ -286,7 +288,7 @@ def test_the_store_of_another_run_is_a_clear_fault(tmp_path: Path, make_publishe
         assert first.fault is None
 
 
-def test_closing_does_not_wait_for_a_quantizer_that_is_away(make_publisher: MakePublisher) -> None:
+def test_closing_does_not_wait_for_an_unreachable_quantizer(make_publisher: MakePublisher) -> None:
     publisher = make_publisher("127.0.0.1:1")
     publisher.start(policy_graph())
     publisher.offer(snapshot(1))

@@ -228,7 +228,7 @@ def test_a_version_whose_number_cannot_be_stored_is_not_sent_before_the_disk_tak
     assert caplog.text.count("cannot be stored") == 1
 
 
-def test_a_version_that_the_quantizer_cannot_store_is_told_until_one_is_stored(
+def test_a_version_that_the_quantizer_cannot_store_is_a_problem_until_one_is_stored(
     quantizer: ScriptedQuantizer, publisher: Publisher, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -246,9 +246,7 @@ def test_a_version_that_the_quantizer_cannot_store_is_told_until_one_is_stored(
     assert (publisher.problem, publisher.fault) == ("", None)
 
 
-def test_a_quantizer_far_ahead_is_asked_again_and_ends_nothing(
-    quantizer: ScriptedQuantizer, publisher: Publisher
-) -> None:
+def test_a_quantizer_far_ahead_is_retried_and_ends_nothing(quantizer: ScriptedQuantizer, publisher: Publisher) -> None:
     quantizer.ready(2**63)
     assert quantizer.received(1) == [("open", 0)]
     quantizer.ready(0)
@@ -282,7 +280,7 @@ def test_a_conflict_before_the_quantizer_is_ready_is_a_fault(
     assert not publisher.connected
 
 
-def test_a_quantizer_that_is_full_or_answers_rubbish_is_asked_again(
+def test_a_quantizer_that_is_full_or_answers_rubbish_is_retried(
     quantizer: ScriptedQuantizer, publisher: Publisher
 ) -> None:
     quantizer.fail(ExhaustedError("this service takes at most 1 open calls at a time; try again later"))

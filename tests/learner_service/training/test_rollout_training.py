@@ -175,7 +175,7 @@ def test_a_killed_learners_rollouts_are_repeated_with_the_same_progress_and_norm
         assert torch.equal(actual.state()[name], tensor), name
 
 
-def test_the_mismatch_goes_over_the_whole_run(build: Build) -> None:
+def test_the_mismatch_is_a_mean_over_the_whole_run(build: Build) -> None:
     training = build()
     training.trainer.start()
     insert(training, drawn_segment(1), drawn_segment(2))

@@ -69,7 +69,7 @@ def given(seconds: dict[int, float], asked: list[list[int]]) -> object:
         ({1: 1.0, 2: 1.4, 4: 3.0}, 1),
     ],
 )
-def test_the_smallest_number_within_a_tenth_of_the_best_speed_is_taken(seconds: dict[int, float], number: int) -> None:
+def test_the_smallest_number_within_a_tenth_of_the_best_speed_is_chosen(seconds: dict[int, float], number: int) -> None:
     assert smallest_good(seconds) == number
 
 
@@ -145,7 +145,7 @@ def test_the_log_says_the_number_and_the_rates(caplog: pytest.LogCaptureFixture)
     assert re.search(r"learner\.torch_threads auto: 2 of 4; .*10 with 1, 20 with 2, 20\.41 with 4", line)
 
 
-def test_threads_that_start_later_take_the_number() -> None:
+def test_threads_that_start_later_use_the_number() -> None:
     choose(config_of(), CONTINUOUS, CPU, limit=2, measure=given({1: 2.0, 2: 1.0}, []))  # type: ignore[arg-type]
     found: list[int] = []
     thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
@@ -163,7 +163,7 @@ def test_nothing_is_measured_with_one_core_on_a_gpu_or_with_a_fixed_number() -> 
     assert asked == []
 
 
-def test_a_resumed_run_takes_its_number_again_unless_the_limit_has_changed() -> None:
+def test_a_resumed_run_reuses_its_number_unless_the_limit_has_changed() -> None:
     asked: list[list[int]] = []
     saved = asdict(Threads(2, 4))
     measure = given({1: 1.0, 2: 1.0, 4: 0.1, 8: 0.1}, asked)

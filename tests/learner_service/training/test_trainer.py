@@ -41,7 +41,7 @@ from tests.learner_service.training.trainer_parts import (
 )
 
 
-def test_it_trains_as_far_as_the_rate_limiter_lets_it(
+def test_training_follows_the_rate_limiter(
     make_trainer: MakeTrainer, replay: ReplayBuffer, publisher: Publisher
 ) -> None:
     saved = Saved()
@@ -90,7 +90,7 @@ def test_the_mean_loss_begins_with_the_first(make_trainer: MakeTrainer, replay: 
     assert trainer.loss == pytest.approx(7.0)
 
 
-def test_updates_from_its_share_of_the_steps_on_run_the_quantized_policy(
+def test_after_its_share_of_the_steps_updates_use_the_quantized_policy(
     make_trainer: MakeTrainer, replay: ReplayBuffer
 ) -> None:
     algorithm = make_algorithm(CONFIG, SPEC)
@@ -109,7 +109,7 @@ def test_updates_from_its_share_of_the_steps_on_run_the_quantized_policy(
     assert aware.since == UPDATES_WITH_64_TRANSITIONS
 
 
-def test_the_first_policy_of_a_resumed_run_goes_out_with_the_newest_observations(
+def test_the_first_policy_of_a_resumed_run_has_the_newest_observations(
     make_trainer: MakeTrainer, replay: ReplayBuffer, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offered: list[Snapshot] = []
@@ -142,7 +142,7 @@ def test_a_published_batch_is_not_written_to_by_later_draws(
         np.testing.assert_array_equal(snapshot.calibration["observations"], before)
 
 
-def test_a_run_that_goes_on_counts_from_its_checkpoint(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
+def test_a_resumed_run_counts_from_its_checkpoint(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
     trainer = make_trainer(updates=1000)
     train(trainer, replay, samples=1216)
     assert trainer.save().name == str(1000 + UPDATES_WITH_64_TRANSITIONS)
@@ -192,7 +192,7 @@ def test_new_priorities_are_written_back(tmp_path: Path, make_trainer: MakeTrain
     assert (priorities > 1.0).mean() > 0.9
 
 
-def test_the_normalizer_goes_on_with_the_observations_that_come(tmp_path: Path, make_trainer: MakeTrainer) -> None:
+def test_the_normalizer_follows_new_observations(tmp_path: Path, make_trainer: MakeTrainer) -> None:
     _, buffer = counting_replay(tmp_path / "counting")
     algorithm = Scripted(CONFIG.model_copy(update={"normalize_observations": True}), SPEC, CPU)
     trainer = make_trainer(algorithm=algorithm, replay=buffer)
@@ -209,7 +209,7 @@ def test_the_normalizer_goes_on_with_the_observations_that_come(tmp_path: Path, 
     assert not np.array_equal(algorithm.normalized[0], algorithm.normalized[-1])
 
 
-def test_only_updates_of_its_own_are_made_by_a_process(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
+def test_made_updates_counts_only_updates_of_this_process(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
     trainer = make_trainer(updates=1000)
     assert not trainer.made_updates
     train(trainer, replay, samples=64)

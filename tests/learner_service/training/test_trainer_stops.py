@@ -30,7 +30,7 @@ from tests.learner_service.learner_parts import DEADLINE_S, SPEC, await_samples,
 from tests.learner_service.training.trainer_parts import CONFIG, CPU, MakeTrainer, Saved, fill, train
 
 
-def test_without_data_it_waits_but_saves_and_stops(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
+def test_without_data_the_trainer_waits_but_saves_and_stops(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
     trainer = make_trainer()
     trainer.start()
     assert trainer.save() == Path("/checkpoints/0")
@@ -38,7 +38,7 @@ def test_without_data_it_waits_but_saves_and_stops(make_trainer: MakeTrainer, re
     assert (trainer.updates, trainer.fault) == (0, None)
 
 
-def test_paused_it_does_not_update_and_resumed_it_does(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
+def test_the_trainer_updates_after_resume_but_not_while_paused(make_trainer: MakeTrainer, replay: ReplayBuffer) -> None:
     trainer = make_trainer()
     trainer.pause()
     fill(replay, range(1, 9))
@@ -54,7 +54,7 @@ def test_paused_it_does_not_update_and_resumed_it_does(make_trainer: MakeTrainer
     assert trainer.updates == updates > 0
 
 
-def test_paused_it_does_not_spin(make_trainer: MakeTrainer) -> None:
+def test_a_paused_trainer_does_not_spin(make_trainer: MakeTrainer) -> None:
     trainer, others = make_trainer(), set(threading.enumerate())
     trainer.start()
     trainer.pause()
@@ -150,7 +150,7 @@ def await_pause(trainer: Trainer) -> None:
         threading.Event().wait(0.001)
 
 
-def test_a_checkpoint_that_is_asked_for_while_another_is_written_is_one_of_its_own(make_trainer: MakeTrainer) -> None:
+def test_a_save_request_during_a_save_gets_its_own_checkpoint(make_trainer: MakeTrainer) -> None:
     clock, names, begun, go_on = ManualClock(100.0), iter("ab"), threading.Event(), threading.Event()
 
     def save(updates: int) -> Path:
@@ -216,7 +216,7 @@ class Turnstile:
         return Path(f"/checkpoints/{updates}")
 
 
-def test_a_checkpoint_that_is_asked_for_while_it_stops_comes_or_is_refused(make_trainer: MakeTrainer) -> None:
+def test_a_save_request_during_a_stop_is_done_or_refused(make_trainer: MakeTrainer) -> None:
     turnstile = Turnstile()
     trainer = make_trainer(turnstile)
     trainer.start()

@@ -78,7 +78,7 @@ def test_a_learner_restores_the_state_that_it_saved(client: QuantizerClient, tmp
 
 
 @pytest.mark.parametrize("prioritized", [True, False])
-def test_a_restored_learner_makes_the_updates_that_the_saved_one_makes(
+def test_a_restored_learner_makes_the_same_updates_as_the_saved_one(
     client: QuantizerClient, tmp_path: Path, prioritized: bool
 ) -> None:
     settings = config(
@@ -139,7 +139,7 @@ def off_policy(training: Training) -> Algorithm:
     return cast(Algorithm, training.algorithm)
 
 
-def test_closed_it_leaves_no_thread(client: QuantizerClient, tmp_path: Path) -> None:
+def test_closing_leaves_no_thread(client: QuantizerClient, tmp_path: Path) -> None:
     others = set(threading.enumerate())
     training = build(client, tmp_path)
     training.trainer.start()
@@ -198,7 +198,7 @@ def test_a_ring_too_small_for_stacked_segments_is_the_users_mistake(client: Quan
     ("network", "fact"),
     [("branching", "GuardOnDataDependentSymNode"), ("partly_unused", r"torso\.0\.spare")],
 )
-def test_a_policy_that_cannot_be_exported_is_told_in_one_line(
+def test_a_policy_that_cannot_be_exported_gives_one_line(
     client: QuantizerClient, tmp_path: Path, network: str, fact: str
 ) -> None:
     own = config(network=f"own_algorithms:{network}")
@@ -220,9 +220,7 @@ def test_moments_of_other_observations_are_a_users_mistake(client: QuantizerClie
     build(client, tmp_path, settings=settings).close()
 
 
-def test_frames_are_not_counted_for_a_normalization_that_they_do_not_have(
-    client: QuantizerClient, tmp_path: Path
-) -> None:
+def test_frames_without_normalization_are_not_counted(client: QuantizerClient, tmp_path: Path) -> None:
     frames = replace(SPEC, observations=ArraySpec((40, 40), "uint8"), frame_stack=2)
     training = build(client, tmp_path, spec=frames, settings=config(normalize_observations=True))
     assert training.state(0, {}).values["limiter"]["moments"] is None
@@ -230,7 +228,7 @@ def test_frames_are_not_counted_for_a_normalization_that_they_do_not_have(
     training.close()
 
 
-def test_quantization_aware_training_goes_on_after_a_checkpoint(client: QuantizerClient, tmp_path: Path) -> None:
+def test_quantization_aware_training_continues_after_a_checkpoint(client: QuantizerClient, tmp_path: Path) -> None:
     settings = config(learner={"quantization_aware_after": 0.5}, max_environment_steps=100)
     before = build(client, tmp_path, settings=settings)
     fidelity = FidelityReport(1, 0.0, 0.0, 0.0, 0.0, 1.0, (LayerReport("torso.0", "int8 per tensor"),))
@@ -250,7 +248,7 @@ def test_quantization_aware_training_goes_on_after_a_checkpoint(client: Quantize
     older.close()
 
 
-def test_a_sparse_run_goes_on_after_a_checkpoint(client: QuantizerClient, tmp_path: Path) -> None:
+def test_a_sparse_run_continues_after_a_checkpoint(client: QuantizerClient, tmp_path: Path) -> None:
     settings = config(sparsity={"method": "rigl", "actor": 0.5, "period_updates": 2})
     before = build(client, tmp_path, settings=settings)
     rng = np.random.default_rng(0)
@@ -277,7 +275,7 @@ def test_a_checkpoint_of_other_masks_is_the_users_mistake(client: QuantizerClien
     build(client, tmp_path).close()
 
 
-def test_whatever_an_algorithm_raises_for_a_checkpoint_is_the_users_mistake(
+def test_any_error_of_an_algorithm_for_a_checkpoint_is_the_users_mistake(
     client: QuantizerClient, tmp_path: Path
 ) -> None:
     settings = config(algorithm="own_algorithms:ThatCannotLoad")
@@ -285,7 +283,7 @@ def test_whatever_an_algorithm_raises_for_a_checkpoint_is_the_users_mistake(
         build(client, tmp_path, LearnerState(8, {}, {}), settings=settings)
 
 
-def test_after_a_checkpoint_that_does_not_fit_the_replay_is_free(client: QuantizerClient, tmp_path: Path) -> None:
+def test_after_a_checkpoint_that_does_not_fit_the_replay_is_closed(client: QuantizerClient, tmp_path: Path) -> None:
     wider = config(dqn={"hidden_sizes": (16,), "batch_size": 8, "n_step": 3})
     state = LearnerState(8, make_algorithm(wider, SPEC).state(), {})
     for _ in range(2):
@@ -335,7 +333,7 @@ def test_segments_have_to_hold_a_step(client: QuantizerClient, tmp_path: Path) -
     ("algorithm", "precision", "told"),
     [("own_algorithms:LinearQ", "bf16", True), ("own_algorithms:LinearQ", "fp32", False), ("dqn", "bf16", False)],
 )
-def test_an_algorithm_that_cannot_take_the_precision_is_told(
+def test_an_algorithm_without_the_precision_is_logged(
     client: QuantizerClient,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,

@@ -100,7 +100,7 @@ def test_the_chosen_scheme_is_marked_and_written(compared: Compared) -> None:
     assert not list(compared.output.parent.glob(".*"))
 
 
-def test_layers_in_float_are_stored_as_integers_unless_told_otherwise(compared: Compared, tmp_path: Path) -> None:
+def test_layers_in_float_are_stored_as_integers_by_default(compared: Compared, tmp_path: Path) -> None:
     given = [str(compared.model), "--scheme", "int8", "--discrete-actions", "-o", str(tmp_path / "floats.onnx")]
     assert command.run([*given, "--no-int8-storage"]) == 0
     kept, stored = (onnx.load(path).graph.initializer for path in (tmp_path / "floats.onnx", compared.output))
@@ -109,7 +109,7 @@ def test_layers_in_float_are_stored_as_integers_unless_told_otherwise(compared: 
     assert {f"{name}:stored" for name in in_float} < {each.name for each in stored}
 
 
-def test_auto_takes_what_it_says_and_random_observations_are_called_so(
+def test_the_output_names_the_choice_of_auto_and_random_observations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = written(tmp_path / "policy.onnx", complete_model(two_inputs()))
@@ -191,7 +191,7 @@ def test_the_divergence_of_a_foreign_policy_is_shown_and_judged(
 
 
 @pytest.mark.parametrize("operator", ["LSTM", "GRU"])
-def test_recurrent_weights_are_quantized_or_the_summary_says_that_nothing_is_gained(
+def test_recurrent_weights_are_quantized_or_the_summary_reports_no_gain(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], operator: str
 ) -> None:
     model = written(tmp_path / "policy.onnx", complete_model(recurrent(operator)))
@@ -358,7 +358,7 @@ def test_a_damaged_npz_is_refused(
     assert re.match(f"{file}: .*plain arrays", refusal(capsys, model, "--calibration", file))
 
 
-def test_an_output_that_is_there_is_kept_unless_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_output_is_kept_unless_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = written(tmp_path / "policy.onnx", complete_model(mlp(8, 8)))
     before = model.read_bytes()
     assert re.match(f"--output: {model} .*--force", refusal(capsys, model, "-o", model))

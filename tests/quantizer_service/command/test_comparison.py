@@ -27,7 +27,7 @@ def emitted(scheme: str, seconds: float, in_float: bool = False, passed: bool = 
     return Emitted(scheme, b"", report, {1: seconds})
 
 
-def test_auto_takes_the_fastest_that_passes_and_is_quantized() -> None:
+def test_auto_chooses_the_fastest_quantized_scheme_that_passes() -> None:
     items = (
         emitted("fp32", 5.0, in_float=True),
         emitted("int8-weights", 4.0),
@@ -40,7 +40,7 @@ def test_auto_takes_the_fastest_that_passes_and_is_quantized() -> None:
     assert Comparison((*items, emitted("of-a-package", 1.0)), {}).fastest(1) == "int8-weights"
 
 
-def test_auto_takes_fp32_among_equals() -> None:
+def test_auto_chooses_fp32_among_equals() -> None:
     items = (emitted("int8", 1.0), emitted("fp32", 1.02, in_float=True))
     assert Comparison(items, {}).fastest(1) == "fp32"
 
@@ -54,7 +54,7 @@ def test_every_scheme_is_timed_at_every_batch_with_any_number_of_rows() -> None:
 
 
 @pytest.mark.parametrize("complete", [complete_model, chosen_actions])
-def test_a_policy_that_computes_other_outputs_than_its_file_was_read_wrongly(
+def test_outputs_that_differ_from_the_file_mean_wrongly_read_weights(
     complete: Callable[[PolicyGraph, int], onnx.ModelProto],
 ) -> None:
     model, other = (complete(mlp(16, 16), seed).SerializeToString() for seed in (0, 1))

@@ -85,7 +85,7 @@ def description(path: str = "policy.json") -> Any:
     return json.loads(Path(path).read_text(), parse_constant=no_constant)
 
 
-def test_the_best_version_is_written_as_it_is_stored(run: RunDirectory, command: Exit) -> None:
+def test_the_best_version_is_written_unchanged(run: RunDirectory, command: Exit) -> None:
     stored = (run.policies / "00000001" / f"policy-{INT8_HERE}.onnx").read_bytes()
     out = (
         f"policy.onnx: version 1, int8 with {INT8_HERE.weight_encoding} weights, onnxruntime form, "
@@ -96,7 +96,7 @@ def test_the_best_version_is_written_as_it_is_stored(run: RunDirectory, command:
     assert Path("policy.onnx").read_bytes() == stored
 
 
-def test_the_description_says_all_that_a_user_of_the_file_needs(run: RunDirectory, command: Exit) -> None:
+def test_the_description_is_sufficient_to_use_the_file(run: RunDirectory, command: Exit) -> None:
     assert command(run.root, "-o", "mine.onnx")[0] == 0
     told, model = description("mine.json"), Path("mine.onnx").read_bytes()
     assert (told["format"], told["actorq_version"], told["file"]) == (1, __version__, "mine.onnx")
@@ -189,7 +189,7 @@ def test_without_onnx_runtime_one_line_names_the_package(run: RunDirectory, monk
         actorq.load_policy(run.root)
 
 
-def test_a_processor_that_computes_int8_wrongly_in_each_encoding_is_told(
+def test_an_error_says_that_the_processor_computes_int8_wrongly_in_each_encoding(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("actorq.inference.loading.arithmetic", lambda: Arithmetic((UNSIGNED,)))
@@ -211,7 +211,7 @@ def test_a_policy_is_exported_in_the_encoding_for_its_target(
     assert re.search(f"int8 .*{encoding}", capsys.readouterr().out)
 
 
-def test_a_policy_for_another_processor_is_loaded_exactly_and_the_right_export_is_told(
+def test_a_policy_for_another_processor_is_loaded_exactly_with_advice_to_export_again(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, rows = tmp_path / "policy.onnx", random_observations(4)["observation"]
@@ -280,7 +280,7 @@ def test_an_observation_that_does_not_fit_is_refused(run: RunDirectory, observat
         actorq.load_policy(run.root).predict(observation)
 
 
-def test_a_policy_that_cannot_be_loaded_is_told_in_one_line(run: RunDirectory, command: Exit, tmp_path: Path) -> None:
+def test_a_policy_that_cannot_be_loaded_gives_one_line(run: RunDirectory, command: Exit, tmp_path: Path) -> None:
     def told(*given: Any, **chosen: Any) -> str:
         with pytest.raises(UserError) as caught:
             actorq.load_policy(*given, **chosen)
@@ -304,7 +304,7 @@ def test_a_policy_that_cannot_be_loaded_is_told_in_one_line(run: RunDirectory, c
     assert told("policy.onnx").startswith("policy.json: ")
 
 
-def test_a_policy_with_a_damaged_signature_is_told_when_it_is_loaded(run: RunDirectory, command: Exit) -> None:
+def test_a_damaged_signature_is_reported_when_the_policy_is_loaded(run: RunDirectory, command: Exit) -> None:
     assert command(run.root)[0] == 0
     model = onnx.load("policy.onnx")
     next(each for each in model.metadata_props if each.key == METADATA).value = "{"
@@ -334,7 +334,7 @@ def test_force_writes_a_refused_policy_with_a_warning(refused: RunDirectory, com
     assert actorq.load_policy("policy.onnx").scheme == "int8"
 
 
-def test_a_refused_policy_that_tells_a_distribution_says_its_divergence(tmp_path: Path, command: Exit) -> None:
+def test_the_refusal_of_a_policy_with_a_distribution_has_its_divergence(tmp_path: Path, command: Exit) -> None:
     graph = categorical()
     parameters = random_parameters(graph, 1)
     # Behind the Tanh all but one unit of the hidden layer are rounded to 0.
@@ -373,7 +373,7 @@ def test_nothing_is_replaced_without_force(run: RunDirectory, command: Exit) -> 
     assert mistake(command, run.root).startswith("--output: policy.onnx ")
 
 
-def test_mistakes_are_told_in_one_line_and_write_nothing(run: RunDirectory, command: Exit, tmp_path: Path) -> None:
+def test_mistakes_give_one_line_and_write_nothing(run: RunDirectory, command: Exit, tmp_path: Path) -> None:
     standard = ("--scheme", "int4", "--form", "standard", "--opset", "17")
     for arguments, fact in (
         (("--version", "9"), f"version 9 .*{run.root}.*actorq policies {run.root}"),

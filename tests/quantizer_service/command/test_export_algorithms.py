@@ -107,7 +107,7 @@ def feeds(session: onnxruntime.InferenceSession, spec: EnvironmentSpec) -> dict[
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_any_runtime_computes_what_onnx_runtime_computes(stored: Policy, scheme: str, tmp_path: Path) -> None:
+def test_another_runtime_computes_the_same_as_onnx_runtime(stored: Policy, scheme: str, tmp_path: Path) -> None:
     run, _, spec = stored
     for form in ("onnxruntime", "standard"):
         path = tmp_path / f"{form}.onnx"
@@ -122,7 +122,7 @@ def test_any_runtime_computes_what_onnx_runtime_computes(stored: Policy, scheme:
         np.testing.assert_allclose(actual, expected, rtol=0, atol=TOLERANCE.get(scheme, 1e-5) * max(span, 1e-2))
 
 
-def test_predict_does_what_the_learners_policy_does_without_noise(stored: Policy, tmp_path: Path) -> None:
+def test_predict_returns_the_actions_of_the_learners_policy_without_noise(stored: Policy, tmp_path: Path) -> None:
     run, module, spec = stored
     path = tmp_path / "policy.onnx"
     assert export.run([str(run.root), "--scheme", "fp32", "-o", str(path)]) == 0

@@ -29,7 +29,7 @@ def codes() -> onnx.ModelProto:
     return complete_model(policy_graph(nodes, {"embedding": [12, 4], "weight": [20, 3]}, pixels=True))
 
 
-def test_random_observations_that_are_impossible_get_their_remedy(
+def test_impossible_random_observations_give_an_error_with_a_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = written(tmp_path / "policy.onnx", codes())
@@ -63,7 +63,7 @@ def test_the_standard_form_is_written_in_the_opset_of_the_model(
     assert np.abs(outputs_of(output.read_bytes(), feeds) - expected).max() < 0.2 * np.ptp(expected)
 
 
-def test_a_policy_is_judged_in_calls_of_as_many_rows_as_an_actor_has() -> None:
+def test_a_policy_is_judged_with_the_rows_per_call_of_an_actor() -> None:
     graph, parameters = Graph.from_model(complete_model(mlp(64, 64, 64)).SerializeToString())
     # One row in two has much larger values. In a call with it the range of the others is much too wide.
     observations = random_observations(64)["observation"] * np.where(np.arange(64) % 2, 100, 1)[:, None]

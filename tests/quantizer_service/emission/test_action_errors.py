@@ -95,7 +95,7 @@ def test_masked_actions_are_left_out(mask: float, discrete: bool) -> None:
         assert 0 < found.value_loss < 1
 
 
-def test_where_both_have_the_mask_only_legal_actions_are_judged() -> None:
+def test_only_legal_actions_are_judged_if_both_policies_have_the_mask() -> None:
     values, emitted = np.array([[1.0, 2.0, -1e8], [3.0, 1.0, 2.9]]), np.array([1, 2])
     legal = legal_actions(values)
 
@@ -105,7 +105,7 @@ def test_where_both_have_the_mask_only_legal_actions_are_judged() -> None:
     assert value_loss(values, legal, np.array([2, 0])) == pytest.approx(1 / 3)
 
 
-def test_large_negative_values_are_no_masks_where_others_are_like_them() -> None:
+def test_large_negative_values_are_not_masks_if_other_values_are_similar() -> None:
     for row in ([-2e7, -0.9e7, -1.1e7], [-3e7, -2e7, -5e9], [0.0, -9e6, -1.0]):
         assert legal_actions(np.array([row])).all()
 

@@ -115,7 +115,7 @@ def test_many_bad_submissions_leave_no_memory_behind(tmp_path: Path) -> None:
         assert client.get("int8") == before
 
 
-def test_ever_new_graphs_are_not_kept_for_ever(client: QuantizerClient, tmp_path: Path) -> None:
+def test_the_number_of_kept_graphs_is_bounded(client: QuantizerClient, tmp_path: Path) -> None:
     publisher = opened(client, versions=1)
     for width in range(2, 40):
         publisher.send_graph(mlp(width))
@@ -133,7 +133,7 @@ def ruined(version: int) -> Checkpoint:
     return checkpoint(DEEP, version, parameters=deep_parameters(version, layers), calibration=dead_observations())
 
 
-def test_a_policy_that_quantization_ruins_is_no_bad_input_and_climbs(tmp_path: Path) -> None:
+def test_a_policy_that_quantization_ruins_is_emitted_with_more_layers_in_float(tmp_path: Path) -> None:
     with running_quantizer(tmp_path) as address, QuantizerClient(address) as client:
         client.weight_encoding = INT8_HERE.weight_encoding
         publisher = Publisher(client)

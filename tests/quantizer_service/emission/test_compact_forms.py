@@ -43,7 +43,9 @@ def shapes(model: bytes) -> set[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_scheme_gets_what_is_left_and_is_compared_with_what_was_published(tmp_path: Path, scheme: str) -> None:
+def test_every_scheme_gets_the_compact_policy_and_is_compared_with_the_published_one(
+    tmp_path: Path, scheme: str
+) -> None:
     loose = QuantizerConfig(gate=GateConfig(max_mean_error=1.0, max_error=1.0, min_agreement=0.0))
     (policy,) = emitter_for(tmp_path, config=loose).publish(version := sparse(1), [scheme])
 
@@ -57,14 +59,14 @@ def test_every_scheme_gets_what_is_left_and_is_compared_with_what_was_published(
     assert policy.descriptor.graph_digest == SOURCE.digest
 
 
-def test_a_version_without_sparsity_is_as_it_was(tmp_path: Path) -> None:
+def test_a_version_without_sparsity_is_not_changed(tmp_path: Path) -> None:
     (policy,) = emitter_for(tmp_path).publish(checkpoint(SOURCE, 1), ["int8"])
 
     assert {layer.units for layer in policy.descriptor.fidelity.layers} == {0}
     assert (32, 32) in shapes(policy.model)
 
 
-def test_what_is_left_may_change_from_version_to_version_and_back(tmp_path: Path) -> None:
+def test_live_units_may_change_from_version_to_version_and_back(tmp_path: Path) -> None:
     emitter = emitter_for(tmp_path)
     sizes = []
     for number, (silent, unread) in enumerate([(10, 20), (0, 0), (11, 20), (10, 20)], 1):
@@ -76,7 +78,7 @@ def test_what_is_left_may_change_from_version_to_version_and_back(tmp_path: Path
     assert sizes[2] < sizes[0]
 
 
-def test_plans_are_kept_for_as_many_forms_as_are_in_turn_use() -> None:
+def test_plans_are_kept_for_the_forms_that_alternate() -> None:
     graph = PreparedGraph(Graph.parse(SOURCE))
 
     def form(silent: int) -> object:
@@ -94,7 +96,7 @@ def test_plans_are_kept_for_as_many_forms_as_are_in_turn_use() -> None:
     assert dense.form is dense.published
 
 
-def test_a_policy_that_became_narrower_goes_on_at_its_rung(tmp_path: Path) -> None:
+def test_a_policy_that_became_narrower_keeps_its_rung(tmp_path: Path) -> None:
     emitter = emitter_for(tmp_path, DEEP)
 
     def version(number: int, silent: int) -> Checkpoint:
@@ -120,7 +122,7 @@ def test_widths_are_stored_with_the_policy(tmp_path: Path) -> None:
     assert Emitter(PolicyReader(tmp_path)).catalog.get(Variant("fp32")).descriptor.fidelity.layers[1].units == 12
 
 
-def test_actorq_quantize_takes_units_out_too() -> None:
+def test_actorq_quantize_also_removes_dead_units() -> None:
     version = sparse(1)
     found = compare(
         compact(Graph.parse(SOURCE), version.parameters, version.calibration, Options()), (1,), GateConfig()

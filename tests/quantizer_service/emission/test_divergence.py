@@ -82,13 +82,13 @@ def test_tiny_divergences_keep_their_digits() -> None:
 
 
 @pytest.mark.parametrize("log_std", [-1e30, -1000.0, 0.0, 1000.0, 1e30])
-def test_equal_distributions_have_none_whatever_their_scale(log_std: float) -> None:
+def test_equal_distributions_of_any_scale_have_no_divergence(log_std: float) -> None:
     mean, scale = np.array([[3.0, -1e38]]), np.full((1, 2), log_std)
     assert found(gaussian(mean, scale), gaussian(mean.copy(), scale.copy())) == [0.0]
     assert found(logits((1e38, -3e38, log_std)), logits((1e38, -3e38, log_std))) == [0.0]
 
 
-def test_distributions_without_anything_in_common_diverge_infinitely() -> None:
+def test_disjoint_distributions_have_an_infinite_divergence() -> None:
     mean, narrow = np.zeros((1, 2)), np.full((1, 2), -1000.0)
     assert found(gaussian(mean, narrow), gaussian(mean + 1e-3, narrow)) == [np.inf]
     assert found(gaussian(mean, np.zeros((1, 2))), gaussian(mean, narrow)) == [np.inf]
@@ -122,12 +122,12 @@ VALUES, ACTIONS = np.zeros((4, 3)), np.zeros((4, 2))
     ],
     ids=["values", "one logit", "only mean", "only log_std", "other components", "auxiliary logits", "auxiliary mean"],
 )
-def test_other_outputs_tell_no_distribution(outputs: Outputs) -> None:
+def test_other_outputs_do_not_describe_a_distribution(outputs: Outputs) -> None:
     assert not tells_distribution(outputs, told_by(outputs))
     assert divergence(outputs, outputs, told_by(outputs)) is None
 
 
-def test_a_gaussian_tells_nothing_of_discrete_actions() -> None:
+def test_a_gaussian_does_not_describe_discrete_actions() -> None:
     outputs = {"q_values": VALUES, "mean": VALUES, "log_std": VALUES}
     assert not tells_distribution(outputs, told_by(outputs, discrete=True))
     assert divergence(outputs, outputs, told_by(outputs, discrete=True)) is None

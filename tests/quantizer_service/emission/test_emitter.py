@@ -44,7 +44,7 @@ def ready(path: Path, versions: int = 0) -> Emitter:
     return emitter
 
 
-def test_a_claim_tells_the_learner_the_last_version_and_the_known_topologies(tmp_path: Path) -> None:
+def test_a_claim_returns_the_last_version_and_the_known_graphs(tmp_path: Path) -> None:
     empty = opened(tmp_path / "empty").catalog
     with pytest.raises(ConflictError, match="no run"):
         _ = empty.run_id
@@ -112,7 +112,7 @@ def test_a_policy_that_is_emitted_later_equals_one_that_was_emitted_at_once(tmp_
     )
 
 
-def test_a_reader_emits_into_memory_and_serves_what_it_served_before_also_when_it_is_gone(tmp_path: Path) -> None:
+def test_a_reader_emits_into_memory_and_still_serves_removed_versions(tmp_path: Path) -> None:
     writer = ready(tmp_path, versions=2)
     reader = reading(tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
@@ -143,7 +143,7 @@ def test_a_reader_keeps_the_policies_that_it_served_last(tmp_path: Path) -> None
         reader.catalog.get(Variant("int8"), 1)
 
 
-def test_a_version_that_is_gone_before_a_reader_serves_it_is_not_found(tmp_path: Path) -> None:
+def test_a_version_removed_before_a_reader_serves_it_is_not_found(tmp_path: Path) -> None:
     writer = ready(tmp_path, versions=2)
     reader = reading(tmp_path)
     for version in range(3, 9):
@@ -154,7 +154,7 @@ def test_a_version_that_is_gone_before_a_reader_serves_it_is_not_found(tmp_path:
         reader.catalog.get(Variant("fp32"), 1)
 
 
-def test_a_reader_whose_versions_were_all_replaced_before_it_could_read_them_says_so(tmp_path: Path) -> None:
+def test_a_reader_reports_that_all_versions_were_replaced_during_the_read(tmp_path: Path) -> None:
     ready(tmp_path, versions=1)
     store = PolicyReader(tmp_path)
     (tmp_path / "00000001").rename(tmp_path / ".00000001.removed")
@@ -211,7 +211,7 @@ def test_topologies_may_change_and_come_back(tmp_path: Path) -> None:
         assert policy.descriptor.version == version
 
 
-def test_evaluations_of_versions_that_are_gone_are_dropped(tmp_path: Path) -> None:
+def test_evaluations_of_removed_versions_are_dropped(tmp_path: Path) -> None:
     emitter = ready(tmp_path, versions=1)
     for version, value in ((1, 5.0), (9, 7.0)):
         emitter.catalog.record_evaluation(Evaluation(1, version, 100, "int8", (value, value + 2), (10, 10), 0.5))
@@ -243,7 +243,7 @@ def test_a_policy_that_is_requested_later_has_passed_the_gate_too(tmp_path: Path
         assert (fidelity.passed, bool(fidelity.refused), bool(fidelity.gated_layers)) == (True, True, True)
 
 
-def test_what_an_old_version_needs_does_not_raise_the_next_one(tmp_path: Path) -> None:
+def test_the_rung_of_an_old_version_does_not_affect_the_next_version(tmp_path: Path) -> None:
     emitter = gated(tmp_path)
     for taken in (ruined(1, "layers.2"), ruined(2)):
         emitter.publish(taken, ["fp32"])
@@ -265,7 +265,7 @@ def test_a_version_that_the_gate_put_in_float_keeps_its_scheme_and_its_evaluatio
     assert (entry.schemes, entry.mean_return) == (("int8",), 5.0)
 
 
-def test_refused_rungs_and_topology_are_there_after_a_restart(tmp_path: Path) -> None:
+def test_refused_rungs_and_topology_survive_a_restart(tmp_path: Path) -> None:
     taken = ruined(1, "layers.1", "layers.2", "layers.3")
     emitter = gated(tmp_path)
     policies = emitter.publish(taken, ["int8"])
@@ -277,7 +277,7 @@ def test_refused_rungs_and_topology_are_there_after_a_restart(tmp_path: Path) ->
     assert again[0].descriptor.graph_digest == DEEP.digest
 
 
-def test_a_version_that_nobody_asked_for_in_any_scheme_is_checked_and_kept(tmp_path: Path) -> None:
+def test_a_version_without_watchers_or_a_scheme_is_checked_and_kept(tmp_path: Path) -> None:
     emitter = ready(tmp_path)
     taken = checkpoint(SOURCE, 1)
     emitter.publish(taken, [])
@@ -291,7 +291,7 @@ def test_a_version_that_nobody_asked_for_in_any_scheme_is_checked_and_kept(tmp_p
 
 
 @pytest.mark.parametrize(("others", "climbs_again"), [(3, False), (4, True)])
-def test_a_graph_goes_on_at_its_rung_while_few_are_in_turn_use(tmp_path: Path, others: int, climbs_again: bool) -> None:
+def test_a_graph_keeps_its_rung_while_few_graphs_alternate(tmp_path: Path, others: int, climbs_again: bool) -> None:
     emitter = gated(tmp_path)
     emitter.publish(ruined(1, "layers.2"), ["int8"])
     for width in range(2, 2 + others):

@@ -44,7 +44,7 @@ def report_on(
     return measure(made, expected or Reference(graph).run(parameters, OBSERVATIONS), OBSERVATIONS, source.signature)
 
 
-def test_errors_are_what_the_definition_says() -> None:
+def test_errors_follow_their_definition() -> None:
     graph = Graph.parse(SOURCE)
     expected = fp32_outputs(graph, PARAMETERS, OBSERVATIONS)
     plan = Plan(graph, INT8)
@@ -66,7 +66,7 @@ def test_errors_are_what_the_definition_says() -> None:
 
 
 @pytest.mark.parametrize("name", ["categorical", "gaussian"])
-def test_a_policy_that_tells_a_distribution_is_measured_by_its_divergence_in_each_row(name: str) -> None:
+def test_a_policy_with_a_distribution_is_measured_by_its_divergence_in_each_row(name: str) -> None:
     source = GRAPHS[name]
     graph, parameters = Graph.parse(source), random_parameters(source, 1)
     expected = Reference(graph).run(parameters, OBSERVATIONS)
@@ -83,13 +83,13 @@ def test_a_policy_that_tells_a_distribution_is_measured_by_its_divergence_in_eac
     assert 0 < rows.mean() < rows.max() < 0.01
 
 
-def test_a_policy_that_tells_none_has_no_divergence() -> None:
+def test_a_policy_without_a_distribution_has_no_divergence() -> None:
     report = report_on(SOURCE, INT8, PARAMETERS)
 
     assert (report.mean_kl, report.max_kl) == (None, None)
 
 
-def test_disagreement_shows() -> None:
+def test_a_disagreement_lowers_the_agreement() -> None:
     expected = Reference(Graph.parse(SOURCE)).run(PARAMETERS, OBSERVATIONS)["q_values"]
 
     report = report_on(SOURCE, FP32, PARAMETERS, {"q_values": -expected})
@@ -99,7 +99,7 @@ def test_disagreement_shows() -> None:
     assert report.max_error == pytest.approx(2 * np.abs(expected).max(), rel=1e-5)
 
 
-def test_a_loss_of_value_counts_what_other_actions_cost_and_not_how_many_they_are() -> None:
+def test_a_loss_of_value_depends_on_the_cost_of_other_actions_not_on_their_number() -> None:
     outputs = Reference(Graph.parse(SOURCE)).run(PARAMETERS, OBSERVATIONS)["q_values"]
     rows, best, worst = np.arange(64), outputs.argmax(1), outputs.argmin(1)
     values = np.zeros_like(outputs)
@@ -157,7 +157,7 @@ def test_each_hidden_tensor_of_residual_convolutions_can_be_observed() -> None:
         assert np.isfinite(reference.observe(parameters, feeds, [wanted])[1][wanted]).all()
 
 
-def test_errors_of_continuous_actions_are_relative_to_each_ones_range_and_have_no_agreement() -> None:
+def test_errors_of_continuous_actions_are_relative_to_each_range_and_have_no_agreement() -> None:
     spans = (0.5, 2.0, 4.0)
 
     report = report_on(resigned(SOURCE, discrete=False, spans=spans), INT8, PARAMETERS)
@@ -239,7 +239,7 @@ def test_large_policies_are_measured_on_fewer_rows_but_never_on_too_few(rows: in
     assert (np.diff(chosen) > 0).all()
 
 
-def test_an_error_that_no_message_can_tell_counts_as_infinite() -> None:
+def test_an_error_above_the_limit_of_messages_counts_as_infinite() -> None:
     expected = Reference(Graph.parse(SOURCE)).run(PARAMETERS, OBSERVATIONS)["q_values"]
 
     report = report_on(SOURCE, FP32, PARAMETERS, {"q_values": expected + [1e31, 0.0, 0.0]})

@@ -55,7 +55,7 @@ def test_thresholds_are_the_last_values_that_pass(report: FidelityReport, passed
     assert judge(report, THRESHOLDS).passed is passed
 
 
-def test_the_reason_names_what_failed_with_both_numbers() -> None:
+def test_the_reason_names_the_failed_measure_with_value_and_threshold() -> None:
     for report, fact in (
         (continuous(0.031, 0.1), r"mean action error 3\.10% [^;]*2\.00%"),
         (continuous(0.031, 0.5), r"mean action error 3\.10% .*2\.00%; largest action error 50\.00% .*25\.00%"),
@@ -67,14 +67,14 @@ def test_the_reason_names_what_failed_with_both_numbers() -> None:
         assert re.search(f"{fact}$", judge(report, THRESHOLDS).reason)
 
 
-def test_a_policy_in_float_passes_whatever_the_rounding_of_its_sums_decided_between_equal_actions() -> None:
+def test_a_policy_in_float_passes_even_if_rounding_chooses_among_equal_actions() -> None:
     tied = replace(discrete(0.5), layers=IN_FLOAT)
 
     assert judge(tied, THRESHOLDS).passed
     assert "float" in judge(tied, THRESHOLDS).reason
 
 
-def test_severity_orders_by_what_the_gate_looks_at_and_then_by_the_mean_error() -> None:
+def test_severity_orders_by_the_gates_measure_and_then_by_the_mean_error() -> None:
     by_agreement = [discrete(0.9, 0.1), discrete(0.99, 0.2), discrete(0.99, 0.1)]
     by_error = [continuous(0.001, 1.0), continuous(0.04, 0.04), continuous(0.01, 0.125), continuous(0.009, 0.125)]
 
@@ -92,7 +92,7 @@ def test_severity_orders_by_what_the_gate_looks_at_and_then_by_the_mean_error() 
         assert found == sorted(set(found), reverse=True)
 
 
-def test_an_agreement_of_all_may_be_demanded() -> None:
+def test_an_agreement_of_100_percent_may_be_required() -> None:
     strict = GateConfig(min_agreement=1.0)
 
     assert judge(discrete(1.0), strict).passed

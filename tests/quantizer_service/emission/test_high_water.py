@@ -46,7 +46,7 @@ def goes_on_after_a_kill(store: Path) -> int:
     return opened(found).catalog.claim("run")[0]
 
 
-def test_a_version_is_taken_from_before_it_is_served_on(tmp_path: Path) -> None:
+def test_a_version_number_is_reserved_before_the_version_is_served(tmp_path: Path) -> None:
     store = tmp_path / "store"
     emitter = ready(store)
     goes_on: list[int] = []
@@ -62,7 +62,7 @@ def test_a_version_is_taken_from_before_it_is_served_on(tmp_path: Path) -> None:
         assert min(goes_on) >= version
 
 
-def test_a_version_that_a_watcher_has_is_taken_whatever_is_stored(tmp_path: Path) -> None:
+def test_the_number_of_a_served_version_stays_reserved_if_its_files_are_lost(tmp_path: Path) -> None:
     store = tmp_path / "store"
 
     async def scenario() -> None:
@@ -99,7 +99,7 @@ def test_a_version_is_not_served_when_its_number_cannot_be_stored(tmp_path: Path
     asyncio.run(scenario())
 
 
-def test_a_version_that_cannot_be_stored_is_served_also_in_schemes_that_are_asked_for_later(tmp_path: Path) -> None:
+def test_a_version_that_cannot_be_stored_is_also_served_in_schemes_requested_later(tmp_path: Path) -> None:
     emitter = ready(tmp_path)
     in_the_way = tmp_path / ".00000001.partial"
     in_the_way.mkdir()

@@ -100,7 +100,7 @@ def test_a_good_policy_passes_at_once(scheme: str) -> None:
     assert len(report.float_layers) < 5
 
 
-def test_an_overdue_emission_quantizes_no_more() -> None:
+def test_an_overdue_emission_stops_quantizing() -> None:
     climber, job, quantized = Climber(), Job(), list[Rung]()
     climber.report()
     job.cancel("overdue")
@@ -150,7 +150,7 @@ def test_a_policy_whose_every_layer_is_ruined_ends_in_float(scheme: str) -> None
     assert descriptor.effective_scheme == "fp32"
 
 
-def test_the_schemes_own_reasons_stay() -> None:
+def test_the_schemes_own_reasons_are_kept() -> None:
     report = Climber(source=strict()).report(*ALL_LAYERS)
     lowest = Climber(source=strict()).report()
 
@@ -170,7 +170,7 @@ def test_the_next_version_starts_where_the_last_one_passed(scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", QUANTIZED_SCHEMES)
 @pytest.mark.parametrize("bad", [("layers.2",), ALL_LAYERS])
-def test_a_policy_that_recovers_comes_down_again(scheme: str, bad: tuple[str, ...]) -> None:
+def test_a_policy_that_recovers_returns_to_a_lower_rung(scheme: str, bad: tuple[str, ...]) -> None:
     climber = Climber(scheme, strict())
     climber.report(*bad)
     raised = len(climber.report().gated_layers)
@@ -184,7 +184,7 @@ def test_a_policy_that_recovers_comes_down_again(scheme: str, bad: tuple[str, ..
     assert heights[-1] == 0
 
 
-def test_a_rung_below_is_tried_ever_less_often_while_it_does_not_pass() -> None:
+def test_a_lower_rung_is_tried_less_often_after_each_failure() -> None:
     climber = Climber(source=strict())
     climber.report("layers.2")
 
@@ -195,7 +195,7 @@ def test_a_rung_below_is_tried_ever_less_often_while_it_does_not_pass() -> None:
     assert np.diff([0, *tried]).tolist() == [*waits, LONGEST_WAIT]
 
 
-def test_one_that_came_down_too_early_waits_longer_and_one_that_held_does_not() -> None:
+def test_the_wait_doubles_only_if_a_lower_rung_does_not_hold() -> None:
     climber = Climber(source=strict())
     climber.report("layers.2")
 
@@ -213,7 +213,7 @@ def test_one_that_came_down_too_early_waits_longer_and_one_that_held_does_not() 
     assert versions_until_down() == FIRST_WAIT
 
 
-def test_a_try_that_fails_is_in_the_report_and_the_rung_before_is_served() -> None:
+def test_a_failed_try_is_in_the_report_and_the_previous_rung_is_served() -> None:
     climber = Climber(source=strict())
     climber.report("layers.2")
 
@@ -224,7 +224,7 @@ def test_a_try_that_fails_is_in_the_report_and_the_rung_before_is_served() -> No
     assert reports[-1].refused[0].float_layers == ("layers.0", "layers.4")
 
 
-def test_worse_policies_climb_on_from_where_they_are() -> None:
+def test_worse_policies_climb_from_their_present_rung() -> None:
     climber = Climber(source=strict())
     climber.report("layers.2")
 
@@ -236,7 +236,7 @@ def test_worse_policies_climb_on_from_where_they_are() -> None:
 
 @pytest.mark.parametrize("scheme", QUANTIZED_SCHEMES)
 @pytest.mark.parametrize("name", GRAPHS)
-def test_any_policy_graph_climbs_rung_by_rung_and_at_last_is_what_the_learner_has(name: str, scheme: str) -> None:
+def test_any_policy_graph_climbs_rung_by_rung_and_ends_in_float(name: str, scheme: str) -> None:
     source = strict(GRAPHS[name])
     least = dict.fromkeys(("max_mean_error", "max_error", "max_mean_kl", "max_kl"), 1e-12)
     climber = Climber(scheme, source, GateConfig(**least))
@@ -305,7 +305,7 @@ def test_a_version_that_passes_is_emitted_and_run_once() -> None:
 
 
 @pytest.mark.parametrize("scheme", QUANTIZED_SCHEMES)
-def test_fp32_runs_once_a_version_however_far_it_climbs(scheme: str) -> None:
+def test_fp32_runs_once_per_version_at_any_number_of_rungs(scheme: str) -> None:
     climber = Climber(scheme, strict())
     climber.report("layers.1")
     before = climber.reference.runs

@@ -36,7 +36,9 @@ def outputs(policy: Policy) -> list[np.ndarray]:
 @pytest.mark.parametrize("ends", [False, True])
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", SOURCES)
-def test_every_scheme_emits_them_close_to_fp32(tmp_path: Path, name: str, scheme: str, ends: bool) -> None:
+def test_every_scheme_emits_stochastic_policies_close_to_fp32(
+    tmp_path: Path, name: str, scheme: str, ends: bool
+) -> None:
     source, parameters = SOURCES[name], random_parameters(SOURCES[name], 1)
     report = published(tmp_path, source, parameters, scheme, QuantizerConfig(quantize_ends=ends)).descriptor.fidelity
     assert (report.passed, report.refused) == (True, ())
@@ -63,7 +65,7 @@ def test_the_deviation_of_no_layer_is_exact_and_actions_are_the_clipped_mean(tmp
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", SOURCES)
-def test_they_lose_their_dead_units_and_nothing_else(tmp_path: Path, name: str, scheme: str) -> None:
+def test_only_their_dead_units_are_removed(tmp_path: Path, name: str, scheme: str) -> None:
     source, parameters = SOURCES[name], random_parameters(SOURCES[name], 1)
     parameters["0.weight"][:10] = 0
     parameters["4.weight"][:, :14] = 0

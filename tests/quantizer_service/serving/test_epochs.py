@@ -37,7 +37,7 @@ async def publishers(store: Path, patience_s: float = 0.0) -> AsyncIterator[tupl
         await worker.close()
 
 
-def test_a_copy_beside_the_publisher_is_refused_for_good_and_the_publisher_stays(tmp_path: Path) -> None:
+def test_a_copy_of_the_publisher_is_refused_permanently_and_the_publisher_stays(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with publishers(tmp_path) as (found, _):
             first = turn(1)
@@ -55,7 +55,7 @@ def test_a_copy_beside_the_publisher_is_refused_for_good_and_the_publisher_stays
     asyncio.run(scenario())
 
 
-def test_the_next_process_waits_until_the_stream_of_the_one_before_has_ended(tmp_path: Path) -> None:
+def test_the_next_process_waits_for_the_end_of_the_previous_stream(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with publishers(tmp_path, patience_s=60.0) as (found, _):
             first, second = turn(1), turn(1, 2)
@@ -99,7 +99,7 @@ def test_a_restored_learner_takes_over_at_once_and_the_other_is_told_to_end(tmp_
     asyncio.run(scenario())
 
 
-def test_an_older_learner_that_tells_nothing_replaces_the_stream_before(tmp_path: Path) -> None:
+def test_a_learner_without_a_lineage_replaces_the_previous_stream(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with publishers(tmp_path) as (found, _):
             first, second = turn(), turn()
@@ -124,7 +124,7 @@ def opened(client: QuantizerClient, message: quantizer_pb2.PublishOpen) -> Publi
     return publisher
 
 
-def test_over_the_wire_the_lower_epoch_hears_that_it_is_over_and_versions_go_on(tmp_path: Path) -> None:
+def test_over_the_wire_the_lower_epoch_gets_an_error_and_versions_continue(tmp_path: Path) -> None:
     with running_quantizer(tmp_path) as address, QuantizerClient(address) as client:
         first = opened(client, opening(1))
         first.send_graph(SOURCE)

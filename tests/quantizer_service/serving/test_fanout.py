@@ -40,7 +40,7 @@ def client(tmp_path: Path) -> Iterator[QuantizerClient]:
         yield client
 
 
-def test_policies_are_the_same_on_the_wire_whoever_asks_for_them() -> None:
+def test_every_caller_gets_the_same_bytes_of_a_policy() -> None:
     watched = quantizer_pb2.WatchPoliciesResponse.DESCRIPTOR
     got = quantizer_pb2.GetPolicyResponse.DESCRIPTOR
     assert [(field.name, field.number, field.type, field.message_type) for field in watched.fields] == [
@@ -48,7 +48,7 @@ def test_policies_are_the_same_on_the_wire_whoever_asks_for_them() -> None:
     ]
 
 
-def test_sending_bytes_leaves_health_and_reflection_as_they_are(client: QuantizerClient) -> None:
+def test_health_and_reflection_work_beside_handlers_that_send_bytes(client: QuantizerClient) -> None:
     health = health_pb2_grpc.HealthStub(client.channel)
     name = "actorq.v1.QuantizerService"
     assert health.Check(health_pb2.HealthCheckRequest(service=name)).status == health_pb2.HealthCheckResponse.SERVING
@@ -114,7 +114,7 @@ class Reader:
 
 
 @pytest.mark.parametrize("pieces", [0, 1], ids=["reads nothing", "reads a piece of each version"])
-def test_a_slow_watcher_delays_nobody_and_skips_to_the_newest(tmp_path: Path, pieces: int) -> None:
+def test_a_slow_watcher_delays_no_other_and_skips_to_the_newest(tmp_path: Path, pieces: int) -> None:
     versions = 8
     with running_quantizer(tmp_path / "store") as address, QuantizerClient(address) as client:
         publisher = _opened(client, BIG)
@@ -138,7 +138,7 @@ def test_a_slow_watcher_delays_nobody_and_skips_to_the_newest(tmp_path: Path, pi
         fast.close()
 
 
-def test_a_run_whose_actors_choose_has_what_is_watched_emitted_and_nothing_else(client: QuantizerClient) -> None:
+def test_with_auto_only_the_watched_schemes_are_emitted(client: QuantizerClient) -> None:
     publisher = Publisher(client)
     assert publisher.open(scheme="auto").newest_version == 0
     publisher.send_graph(SOURCE)
@@ -158,7 +158,7 @@ def test_a_run_whose_actors_choose_has_what_is_watched_emitted_and_nothing_else(
     assert [(entry.version, entry.schemes) for entry in client.list()] == [(2, ("fp32",)), (1, ("fp32", "int8"))]
 
 
-def test_versions_that_nobody_watched_are_served_after_a_restart(tmp_path: Path) -> None:
+def test_unwatched_versions_are_served_after_a_restart(tmp_path: Path) -> None:
     with running_quantizer(tmp_path) as address, QuantizerClient(address) as client:
         publisher = Publisher(client)
         publisher.open(scheme="auto")
@@ -168,7 +168,7 @@ def test_versions_that_nobody_watched_are_served_after_a_restart(tmp_path: Path)
         assert next(client.watch("int8")).descriptor.version == 1
 
 
-def test_nobody_can_watch_or_get_auto(client: QuantizerClient) -> None:
+def test_auto_cannot_be_watched_or_requested(client: QuantizerClient) -> None:
     opened(client, versions=1)
     with pytest.raises(NotFoundError, match="'auto'"):
         client.get("auto")

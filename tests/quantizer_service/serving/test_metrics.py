@@ -59,7 +59,7 @@ def test_policies_refused_rungs_and_times_are_counted(tmp_path: Path) -> None:
     assert samples["actorq_quantizer_emit_seconds_sum", ""] > 0
 
 
-def test_the_divergence_of_policies_that_tell_a_distribution_is_served(tmp_path: Path) -> None:
+def test_the_metrics_have_the_divergence_of_policies_with_a_distribution(tmp_path: Path) -> None:
     policy, samples = told(tmp_path, gaussian())
     assert samples["actorq_quantizer_mean_kl_nats"] == policy.fidelity.mean_kl
     assert samples["actorq_quantizer_max_kl_nats"] == policy.fidelity.max_kl
@@ -67,7 +67,7 @@ def test_the_divergence_of_policies_that_tell_a_distribution_is_served(tmp_path:
     assert "actorq_quantizer_argmax_agreement_ratio" not in samples
 
 
-def test_other_policies_have_none(tmp_path: Path) -> None:
+def test_other_policies_have_no_divergence_metric(tmp_path: Path) -> None:
     policy, samples = told(tmp_path, mlp(8, 8))
     assert samples["actorq_quantizer_argmax_agreement_ratio"] == policy.fidelity.argmax_agreement
     assert not {name for name in samples if name.endswith("_kl_nats")}

@@ -13,7 +13,7 @@ def encoded(version: int, scheme: str = "int8") -> EncodedPolicy:
     return EncodedPolicy.of(policy(version, scheme=scheme, size=10))
 
 
-def test_a_watcher_gets_the_newest_and_misses_what_was_between() -> None:
+def test_a_watcher_gets_the_newest_policy_and_skips_earlier_ones() -> None:
     async def scenario() -> list[EncodedPolicy | None]:
         newest = NewestPolicies()
         with newest.watch(Variant("int8")) as slow:
@@ -40,7 +40,7 @@ def test_a_waiting_watcher_is_woken_and_shares_the_policy_with_the_others() -> N
     asyncio.run(scenario())
 
 
-def test_only_versions_above_the_one_that_is_named_and_of_the_scheme_count() -> None:
+def test_a_watcher_gets_only_versions_of_its_scheme_above_the_named_one() -> None:
     async def scenario() -> EncodedPolicy | None:
         newest = NewestPolicies()
         newest.put([encoded(3), encoded(3, "fp32")])
@@ -72,7 +72,7 @@ def test_an_older_version_never_replaces_a_newer_one() -> None:
     }
 
 
-def test_old_policies_that_nobody_watches_are_forgotten() -> None:
+def test_old_unwatched_policies_are_forgotten() -> None:
     newest = NewestPolicies()
     newest.put([encoded(5), encoded(4, "fp32"), encoded(4, "int4")])
     with newest.watch(Variant("int4")):
@@ -94,7 +94,7 @@ def test_watchers_and_their_schemes_are_counted() -> None:
     assert not newest.watchers_by_variant
 
 
-def test_a_watcher_that_leaves_ends_and_the_others_of_its_scheme_go_on() -> None:
+def test_a_leaving_watcher_does_not_end_the_others_of_its_scheme() -> None:
     async def scenario() -> list[EncodedPolicy | None]:
         newest = NewestPolicies()
         with newest.watch(Variant("fp32")) as staying, newest.watch(Variant("fp32")) as leaving:
@@ -107,7 +107,7 @@ def test_a_watcher_that_leaves_ends_and_the_others_of_its_scheme_go_on() -> None
     assert asyncio.run(scenario()) == [encoded(1, "fp32"), None]
 
 
-def test_it_tells_when_nobody_watches_a_scheme_any_more() -> None:
+def test_the_callback_runs_when_the_last_watcher_of_a_scheme_leaves() -> None:
     idle: list[Variant] = []
     newest = NewestPolicies(idle.append)
     with newest.watch(Variant("int8")), newest.watch(Variant("fp32")) as one:
@@ -119,7 +119,7 @@ def test_it_tells_when_nobody_watches_a_scheme_any_more() -> None:
     assert idle == [Variant("fp32"), Variant("int8")]
 
 
-def test_a_refusal_reaches_those_who_watch_now_and_nobody_later() -> None:
+def test_a_refusal_reaches_current_watchers_and_no_later_ones() -> None:
     async def scenario() -> EncodedPolicy | None:
         newest = NewestPolicies()
         with newest.watch(Variant("int2")) as refused:
@@ -135,7 +135,7 @@ def test_a_refusal_reaches_those_who_watch_now_and_nobody_later() -> None:
     assert asyncio.run(scenario()) == encoded(1, "int2")
 
 
-def test_closing_ends_watchers_that_wait_after_what_they_have_not_seen() -> None:
+def test_closing_ends_waiting_watchers_after_their_last_unseen_policy() -> None:
     async def scenario() -> list[EncodedPolicy | None]:
         newest = NewestPolicies()
         with newest.watch(Variant("int8")) as waiting, newest.watch(Variant("fp32")) as behind:

@@ -62,7 +62,7 @@ def model_of(responses: Responses) -> bytes | None:
     return [assembler.add(response.part) for response in responses[1:]][-1]
 
 
-def test_a_watcher_that_takes_it_gets_a_sparse_policy_packed_and_another_gets_it_plain(client: QuantizerClient) -> None:
+def test_a_sparse_policy_is_packed_only_for_watchers_that_accept_it(client: QuantizerClient) -> None:
     packed, plain = watched(client, ENCODINGS), watched(client, ())
 
     assert packed[0] == plain[0]
@@ -74,7 +74,7 @@ def test_a_watcher_that_takes_it_gets_a_sparse_policy_packed_and_another_gets_it
     )
 
 
-def test_a_policy_that_is_asked_for_is_packed_or_plain_likewise(client: QuantizerClient) -> None:
+def test_a_requested_policy_is_packed_only_for_callers_that_accept_it(client: QuantizerClient) -> None:
     def got(*encodings: int) -> int:
         request = quantizer_pb2.GetPolicyRequest(scheme="fp32", encodings=encodings)  # type: ignore[arg-type]
         return int(list(client.stub.GetPolicy(request))[1].part.header.encoding)
@@ -82,12 +82,12 @@ def test_a_policy_that_is_asked_for_is_packed_or_plain_likewise(client: Quantize
     assert (got(), got(*ENCODINGS)) == (0, tensor_pb2.BLOB_ENCODING_SPARSE)
 
 
-def test_an_encoding_of_the_future_is_not_what_this_version_sends(client: QuantizerClient) -> None:
+def test_an_unknown_encoding_is_never_sent(client: QuantizerClient) -> None:
     assert watched(client, (99,))[1].part.header.encoding == tensor_pb2.BLOB_ENCODING_UNSPECIFIED
     assert watched(client, (*ENCODINGS, 99))[1].part.header.encoding == tensor_pb2.BLOB_ENCODING_SPARSE
 
 
-def test_a_relay_passes_packed_policies_on_and_writes_them_plain_for_others(client: QuantizerClient) -> None:
+def test_a_relay_forwards_packed_policies_and_unpacks_them_for_other_watchers(client: QuantizerClient) -> None:
     with running_relay(client.peer.split()[-1]) as address, QuantizerClient(address) as relayed:
         assert next(relayed.watch("int8")) == client.get("int8")
         assert watched(relayed, ENCODINGS) == watched(client, ENCODINGS)
@@ -120,7 +120,7 @@ def test_a_checkpoint_may_come_packed(tmp_path: Path) -> None:
         assert client.get("fp32").descriptor.fp32_size_bytes == sum(a.nbytes for a in version.parameters.values())
 
 
-def test_a_bomb_ends_the_stream_and_changes_nothing(client: QuantizerClient) -> None:
+def test_a_decompression_bomb_ends_the_stream_and_changes_nothing(client: QuantizerClient) -> None:
     publisher = Publisher(client)
     publisher.open()
     header = quantizer_pb2.CheckpointHeader(
@@ -140,7 +140,7 @@ def policy_of(client: QuantizerClient) -> Policy:
     return client.get("int8")
 
 
-def test_what_is_sent_plain_is_checked_by_what_was_announced(client: QuantizerClient) -> None:
+def test_a_plain_checkpoint_is_checked_against_its_announcement(client: QuantizerClient) -> None:
     policy = policy_of(client)
     messages = policy_messages(policy)
     plain = EncodedPolicy(policy.descriptor, messages).taken(())

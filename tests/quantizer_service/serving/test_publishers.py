@@ -29,7 +29,7 @@ def client(tmp_path: Path) -> Iterator[QuantizerClient]:
         yield client
 
 
-def test_the_newest_publisher_is_listened_to_and_the_one_before_is_told(client: QuantizerClient) -> None:
+def test_the_newest_publisher_is_served_and_the_previous_one_gets_an_error(client: QuantizerClient) -> None:
     first = opened(client, versions=1)
     second = Publisher(client)
 
@@ -42,7 +42,7 @@ def test_the_newest_publisher_is_listened_to_and_the_one_before_is_told(client: 
     assert second.publish(checkpoint(SOURCE, 2)).version == 2
 
 
-def test_a_publisher_of_another_run_ends_nobody(client: QuantizerClient) -> None:
+def test_a_publisher_of_another_run_does_not_replace_the_publisher(client: QuantizerClient) -> None:
     first = opened(client, versions=1)
 
     with pytest.raises(grpc.RpcError) as refused:
@@ -52,7 +52,7 @@ def test_a_publisher_of_another_run_ends_nobody(client: QuantizerClient) -> None
     assert first.publish(checkpoint(SOURCE, 2)).version == 2
 
 
-def test_unfinished_submissions_are_held_of_one_publisher_at_a_time(tmp_path: Path) -> None:
+def test_unfinished_submissions_are_kept_of_only_one_publisher(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     with service_process("quantizer", "--store", store) as process, QuantizerClient(process.address) as client:
         opened(client, versions=1)
@@ -82,7 +82,7 @@ def test_unfinished_submissions_are_held_of_one_publisher_at_a_time(tmp_path: Pa
 
 
 @pytest.mark.parametrize("token", ["9" * 5_000, "9" * 20, "-1", "1e3", "²"])
-def test_a_page_token_of_another_making_is_refused(client: QuantizerClient, token: str) -> None:
+def test_an_invalid_page_token_is_refused(client: QuantizerClient, token: str) -> None:
     opened(client, versions=1)
 
     with pytest.raises(grpc.RpcError) as refused:
@@ -101,7 +101,7 @@ def hold(client: QuantizerClient, version: int, seconds: int) -> int:
 
 
 @pytest.mark.parametrize("seconds", [-(2**62), -1, 0])
-def test_a_hold_of_no_time_is_refused(client: QuantizerClient, seconds: int) -> None:
+def test_a_hold_of_0_seconds_is_refused(client: QuantizerClient, seconds: int) -> None:
     opened(client, versions=1)
 
     with pytest.raises(grpc.RpcError) as refused:

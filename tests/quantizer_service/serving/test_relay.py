@@ -100,7 +100,7 @@ def test_nothing_can_be_published_to_a_relay(upstream: str) -> None:
     assert upstream in caught.value.details()
 
 
-def test_a_stream_that_is_refused_unread_leaves_no_warning(upstream: str) -> None:
+def test_a_stream_refused_before_it_is_read_logs_no_warning(upstream: str) -> None:
     """gRPC's iterator of requests warns when it was begun and never awaited."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

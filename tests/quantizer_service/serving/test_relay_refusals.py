@@ -128,7 +128,7 @@ def test_an_extra_message_after_a_whole_policy_is_refused_and_the_policy_is_serv
         assert next(watch) == policy(2)
 
 
-def test_a_version_with_other_bytes_than_before_is_not_handed_on_and_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_version_with_other_bytes_than_before_is_logged_and_not_forwarded(caplog: pytest.LogCaptureFixture) -> None:
     with scripted_upstream() as (address, upstream), running_relay(address) as relay, QuantizerClient(relay) as client:
         watch = client.watch("int8")
         upstream.send(policy_messages(policy(1)))
@@ -144,7 +144,7 @@ def test_a_version_with_other_bytes_than_before_is_not_handed_on_and_told(caplog
     assert re.search("version 1 in int8 .*other bytes", caplog.text)
 
 
-def test_an_older_version_is_not_handed_on() -> None:
+def test_an_older_version_is_not_forwarded() -> None:
     with scripted_upstream() as (address, upstream), running_relay(address) as relay, QuantizerClient(relay) as client:
         watch = client.watch("int8")
         upstream.send(policy_messages(policy(5)))
@@ -155,7 +155,7 @@ def test_an_older_version_is_not_handed_on() -> None:
         assert next(watch) == policy(6)
 
 
-def test_a_new_run_replaces_the_old_one_and_watchers_begin_anew() -> None:
+def test_a_new_run_replaces_the_old_one_and_watchers_start_again() -> None:
     with scripted_upstream() as (address, upstream), running_relay(address) as relay, QuantizerClient(relay) as client:
         old = client.watch("int8")
         upstream.send(policy_messages(policy(500, "first")))
@@ -168,7 +168,7 @@ def test_a_new_run_replaces_the_old_one_and_watchers_begin_anew() -> None:
         assert next(client.watch("int8")) == policy(2, "second")
 
 
-def test_while_the_upstream_is_away_watchers_and_callers_get_the_newest_that_is_here() -> None:
+def test_the_newest_local_policy_is_served_while_the_upstream_is_down() -> None:
     with ExitStack() as stack:
         (address,) = stack.enter_context(reserved_addresses(1))
         with scripted_upstream(address) as (_, upstream):
@@ -200,7 +200,7 @@ def test_a_scheme_that_the_upstream_does_not_know_is_refused_with_its_reason() -
         assert next(client.watch("int8")) == policy(1)
 
 
-def test_messages_are_handed_on_as_they_came_also_what_this_version_does_not_know() -> None:
+def test_messages_are_forwarded_unchanged_including_unknown_fields() -> None:
     messages = policy_messages(policy(1))
     newer = (messages[0] + UNKNOWN_FIELD, *messages[1:])
     with scripted_upstream() as (address, upstream), running_relay(address) as relay, QuantizerClient(relay) as client:

@@ -49,7 +49,7 @@ async def version_of(relay: Relay) -> tuple[str, int]:
     return descriptor.run_id, descriptor.version
 
 
-def test_a_policy_that_came_on_a_stream_of_the_run_before_is_not_taken() -> None:
+def test_a_policy_of_the_previous_runs_stream_is_ignored() -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
             with await relay.watch(Variant("int8"), 0) as watching, await relay.watch(Variant("fp32"), 0):
@@ -70,7 +70,7 @@ def test_a_policy_that_came_on_a_stream_of_the_run_before_is_not_taken() -> None
     asyncio.run(scenario())
 
 
-def test_a_policy_that_comes_after_the_last_watcher_has_left_is_not_taken() -> None:
+def test_a_policy_that_arrives_after_the_last_watcher_left_is_ignored() -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
             with await relay.watch(Variant("int8"), 0):
@@ -83,7 +83,7 @@ def test_a_policy_that_comes_after_the_last_watcher_has_left_is_not_taken() -> N
     asyncio.run(scenario())
 
 
-def test_the_newest_of_a_scheme_that_nobody_watches_is_the_newer_one_of_here_and_upstream() -> None:
+def test_for_an_unwatched_scheme_the_newer_of_the_local_and_upstream_policy_is_served() -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
             with await relay.watch(Variant("int8"), 0) as watching:
@@ -101,7 +101,7 @@ def test_the_newest_of_a_scheme_that_nobody_watches_is_the_newer_one_of_here_and
     asyncio.run(scenario())
 
 
-def test_a_version_that_is_here_is_not_asked_for_upstream() -> None:
+def test_a_local_version_is_not_requested_upstream() -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
             with await relay.watch(Variant("int8"), 0) as watching:
@@ -158,7 +158,7 @@ def test_a_watcher_after_a_refusal_makes_the_relay_ask_its_upstream_again() -> N
     asyncio.run(scenario())
 
 
-def test_a_relay_tells_that_it_has_no_upstream_and_takes_nobody_in_while_it_drains() -> None:
+def test_a_relay_reports_a_missing_upstream_and_refuses_watchers_while_it_drains() -> None:
     async def scenario() -> None:
         with socket.socket() as nobody:
             nobody.bind(("127.0.0.1", 0))
@@ -177,7 +177,7 @@ def test_a_relay_tells_that_it_has_no_upstream_and_takes_nobody_in_while_it_drai
     asyncio.run(scenario())
 
 
-def test_a_relay_tells_that_its_upstream_has_gone_away() -> None:
+def test_a_relay_reports_that_its_upstream_is_unreachable() -> None:
     async def scenario() -> None:
         with ExitStack() as there:
             address, upstream = there.enter_context(scripted_upstream())

@@ -89,7 +89,7 @@ def test_both_encodings_are_stored_and_served_after_a_restart(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kept", WEIGHT_ENCODINGS)
-def test_an_encoding_that_nobody_asked_for_is_made_of_the_stored_one(tmp_path: Path, kept: str) -> None:
+def test_a_missing_encoding_is_made_from_the_stored_one(tmp_path: Path, kept: str) -> None:
     with running_quantizer(tmp_path / "store") as address:
         fleet = Fleet(address)
         publisher = opened(fleet.signed, versions=1)
@@ -114,7 +114,7 @@ def test_schemes_without_int8_products_have_one_form(fleet: Fleet) -> None:
         assert policy.descriptor.weight_encoding == SIGNED
 
 
-def test_a_relay_passes_on_both_encodings(address: str, fleet: Fleet) -> None:
+def test_a_relay_forwards_both_encodings(address: str, fleet: Fleet) -> None:
     publisher = opened(fleet.signed, versions=1)
     with running_relay(address) as relay:
         relayed = Fleet(relay)
@@ -126,7 +126,7 @@ def test_a_relay_passes_on_both_encodings(address: str, fleet: Fleet) -> None:
         relayed.close()
 
 
-def test_an_actor_that_tells_no_encoding_gets_signed_weights(fleet: Fleet) -> None:
+def test_an_actor_without_an_encoding_gets_signed_weights(fleet: Fleet) -> None:
     opened(fleet.signed, versions=1)
     stub = fleet.signed.stub
     answers = (

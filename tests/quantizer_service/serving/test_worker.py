@@ -190,7 +190,7 @@ def quantizer_at(path: Path, worker: Worker) -> Quantizer:
     return Quantizer(emitter, resources, worker=worker)
 
 
-def test_a_version_whose_publisher_has_gone_is_not_emitted_when_its_turn_comes(tmp_path: Path) -> None:
+def test_a_waiting_version_is_not_emitted_after_its_publisher_has_left(tmp_path: Path) -> None:
     async def scenario() -> None:
         worker = Worker(DEADLINE_S)
         quantizer = quantizer_at(tmp_path, worker)
@@ -262,7 +262,7 @@ def test_watchers_that_come_at_once_have_a_policy_emitted_and_encoded_once(
     assert encoded == ["fp32"]
 
 
-def test_a_version_whose_publisher_goes_while_it_is_emitted_is_served_and_stored(tmp_path: Path) -> None:
+def test_a_version_is_served_and_stored_if_its_publisher_leaves_during_the_emission(tmp_path: Path) -> None:
     class Waiting(Emitter):
         def publish(self, checkpoint: Checkpoint, *arguments: Any) -> tuple[Policy, ...]:
             begun.set()

@@ -51,7 +51,7 @@ def test_a_descriptor_that_lacks_a_field_is_damaged_and_says_so_in_one_line(tmp_
     assert "\n" not in told
 
 
-def test_a_descriptor_of_before_divergences_were_measured_is_read(tmp_path: Path) -> None:
+def test_a_descriptor_without_divergences_is_read(tmp_path: Path) -> None:
     filled(tmp_path, 1).close()
     path = tmp_path / "00000001" / "policy-int8.json"
     tree = read_document(path)
@@ -86,7 +86,7 @@ def test_a_damaged_version_is_skipped_with_a_warning_but_not_removed(
     assert damaged.exists()
 
 
-def test_a_damaged_version_tells_which_file_is_damaged_and_what_to_do(tmp_path: Path) -> None:
+def test_the_error_of_a_damaged_version_names_the_file_and_the_remedy(tmp_path: Path) -> None:
     filled(tmp_path, 1)
     damaged = tmp_path / "00000001" / "policy-int8.onnx"
     damaged.write_bytes(b"other")
@@ -97,7 +97,7 @@ def test_a_damaged_version_tells_which_file_is_damaged_and_what_to_do(tmp_path: 
     assert damaged.read_bytes() == b"other"
 
 
-def test_a_damaged_evaluation_does_not_cost_its_version(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_version_with_a_damaged_evaluation_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     filled(tmp_path, 1).add_evaluation(1, 5.0)
     (tmp_path / "00000001" / "evaluation.json").write_text("{")
 
@@ -149,7 +149,7 @@ def test_unfinished_files_are_removed(tmp_path: Path) -> None:
     assert retained(store) == [1]
 
 
-def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+def test_foreign_files_are_not_changed(tmp_path: Path) -> None:
     filled(tmp_path, 1)
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "lost+found").mkdir()

@@ -64,7 +64,7 @@ def test_a_version_is_held_for_as_long_as_was_granted(clock: ManualClock) -> Non
     assert holds.versions() == set()
 
 
-def test_asking_again_begins_anew_also_with_less(clock: ManualClock) -> None:
+def test_a_new_request_replaces_a_hold_even_with_a_shorter_time(clock: ManualClock) -> None:
     holds = Holds(clock)
     holds.grant(1, 100.0)
     clock.now = 50.0
@@ -73,7 +73,7 @@ def test_asking_again_begins_anew_also_with_less(clock: ManualClock) -> None:
     assert holds.versions() == set()
 
 
-def test_the_version_that_was_asked_for_the_longest_ago_gives_way(clock: ManualClock) -> None:
+def test_the_oldest_hold_ends_for_a_new_one(clock: ManualClock) -> None:
     holds = Holds(clock)
     for version in range(1, MAX_HOLDS + 1):
         holds.grant(version, 100.0)
@@ -96,7 +96,7 @@ def test_a_held_version_outlives_newer_ones_until_its_time_is_over(store: Policy
     assert retained(store) == [10, 9]
 
 
-def test_after_its_evaluation_a_held_version_stays_until_a_newer_one_has_one_or_as_the_best(store: PolicyStore) -> None:
+def test_an_evaluated_version_stays_until_a_newer_evaluation_or_as_the_best(store: PolicyStore) -> None:
     for version, mean_return, expected in (
         (1, 5.0, [12, 11, 1]),
         (11, 9.0, [22, 21, 11]),
@@ -116,7 +116,7 @@ def test_a_version_that_is_not_retained_cannot_be_held(store: PolicyStore) -> No
         store.hold(1, 60.0)
 
 
-def test_the_newest_can_be_held_before_it_is_persisted_and_none_that_was_never_published(store: PolicyStore) -> None:
+def test_the_newest_version_can_be_held_before_it_is_stored_but_no_unpublished_one(store: PolicyStore) -> None:
     emitter = Emitter(store)
     granted: list[float] = []
     emitter.publish(checkpoint(SOURCE, 3), ["int8"], lambda _: granted.append(emitter.catalog.hold(3, 60.0)))
@@ -172,7 +172,7 @@ def test_a_request_that_cannot_be_granted_has_its_status(client: QuantizerClient
         assert "duration" in caught.value.details()
 
 
-def test_a_quantizer_that_only_reads_holds_nothing(client: QuantizerClient, tmp_path: Path) -> None:
+def test_a_read_only_quantizer_cannot_hold_versions(client: QuantizerClient, tmp_path: Path) -> None:
     opened(client, versions=1)
     with (
         running_quantizer(tmp_path / "store", read_only=True) as address,

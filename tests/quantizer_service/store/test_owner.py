@@ -21,7 +21,7 @@ def test_the_next_process_of_the_same_folder_follows() -> None:
     assert owner.followed_by(Lineage(0, (1, 2, 3, 4, 5))) == Owner(0, 5)
 
 
-def test_a_copy_is_refused_once_the_other_has_gone_on_and_so_are_its_later_processes() -> None:
+def test_a_copy_and_its_later_processes_are_refused_after_the_other_has_continued() -> None:
     owner = Owner(0, 2).followed_by(Lineage(0, (1, 2, 3)))
     for copy in ((1, 2, 30), (1, 2, 30, 31)):
         with pytest.raises(ConflictError, match=SUPERSEDED):
@@ -35,7 +35,7 @@ def test_a_refused_process_stays_refused_when_the_owner_restarts() -> None:
     assert owner.followed_by(Lineage(0, (1, 2, 3))).process == 3
 
 
-def test_a_higher_epoch_takes_over_and_the_lower_one_is_refused_for_good() -> None:
+def test_a_higher_epoch_takes_over_and_the_lower_epoch_is_refused_permanently() -> None:
     owner = Owner(0, 2, refused=(30,)).followed_by(Lineage(7, (30,)))
     assert owner == Owner(7, 30)
     with pytest.raises(ConflictError, match=SUPERSEDED):
@@ -44,7 +44,7 @@ def test_a_higher_epoch_takes_over_and_the_lower_one_is_refused_for_good() -> No
         owner.followed_by(Lineage(7, (40,)))
 
 
-def test_a_learner_that_tells_nothing_is_not_checked() -> None:
+def test_a_learner_without_a_lineage_is_not_checked() -> None:
     assert Owner(7, 30).followed_by(UNCHECKED) == Owner(7, 30)
 
 

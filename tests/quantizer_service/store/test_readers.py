@@ -51,7 +51,7 @@ def test_a_reader_beside_the_writer_sees_the_same_and_changes_nothing(tmp_path: 
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_version_that_the_writer_removes_is_gone_for_the_reader_and_not_damaged(tmp_path: Path) -> None:
+def test_a_version_that_the_writer_removes_is_not_found_rather_than_damaged(tmp_path: Path) -> None:
     store = filled(tmp_path, 3)
     reader = read(tmp_path)
     store.add_version(checkpoint(SOURCE, 4), [policy(4)])
@@ -80,7 +80,7 @@ def test_a_version_that_the_writer_removes_while_the_store_is_opened_is_skipped(
     assert (retained(reader), dict(reader.damaged), caplog.text) == ([3, 2], {}, "")
 
 
-def test_a_reader_may_open_and_read_at_any_moment_while_a_writer_goes_on(tmp_path: Path) -> None:
+def test_a_reader_may_open_and_read_at_any_moment_while_a_writer_writes(tmp_path: Path) -> None:
     store = opened(tmp_path, newest=1, best=0)
     store.claim("run")
     store.add_graph(SOURCE)
@@ -111,7 +111,7 @@ def test_a_folder_that_cannot_be_read_is_a_users_mistake(tmp_path: Path) -> None
     assert not (tmp_path / "absent").exists()
 
 
-def test_a_store_from_before_signatures_tells_roles_by_names(tmp_path: Path) -> None:
+def test_a_store_without_signatures_derives_roles_from_names(tmp_path: Path) -> None:
     filled(tmp_path, 1).close()
     bare = onnx.ModelProto.FromString(SOURCE.model)
     del bare.metadata_props[:]

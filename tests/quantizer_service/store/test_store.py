@@ -15,7 +15,7 @@ from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.store.filled_stores import SOURCE, filled, opened, policy, read, retained
 
 
-def test_everything_comes_back_after_a_restart(tmp_path: Path) -> None:
+def test_a_restart_restores_everything(tmp_path: Path) -> None:
     store = filled(tmp_path, 2)
     store.add_policy(policy(1, "fp32", b"another"))
     store.add_evaluation(2, 12.5)
@@ -40,7 +40,7 @@ def test_everything_comes_back_after_a_restart(tmp_path: Path) -> None:
         assert all(np.array_equal(tensors[name], expected[name]) for name in expected)
 
 
-def test_scalars_come_back_as_scalars(tmp_path: Path) -> None:
+def test_scalars_are_restored_as_scalars(tmp_path: Path) -> None:
     store = filled(tmp_path, 1)
     parameters = {"log_alpha": np.array(0.5, np.float32), "turned": np.arange(6, dtype=np.float32).reshape(2, 3).T}
     store.add_version(checkpoint(SOURCE, 2, parameters=parameters), [])
@@ -51,7 +51,7 @@ def test_scalars_come_back_as_scalars(tmp_path: Path) -> None:
     assert all(np.array_equal(loaded[name], array) for name, array in parameters.items())
 
 
-def test_files_lie_where_the_documentation_says(tmp_path: Path) -> None:
+def test_files_have_the_documented_paths(tmp_path: Path) -> None:
     store = filled(tmp_path, 1)
     store.add_evaluation(1, 1.0)
 
@@ -90,7 +90,7 @@ def test_the_newest_the_best_and_the_last_evaluated_are_kept(tmp_path: Path) -> 
         store.checkpoint(2)
 
 
-def test_a_folder_that_somebody_has_removed_does_not_end_retention(tmp_path: Path) -> None:
+def test_a_removed_folder_does_not_stop_retention(tmp_path: Path) -> None:
     store = filled(tmp_path, 3)
     shutil.rmtree(tmp_path / "00000001")
     for version in range(4, 12):
@@ -110,7 +110,7 @@ def test_a_version_that_does_not_fit_leaves_nothing(tmp_path: Path, monkeypatch:
     assert retained(store) == [2, 1]
 
 
-def test_every_nth_version_is_kept_for_good_besides(tmp_path: Path) -> None:
+def test_every_nth_version_is_also_kept_permanently(tmp_path: Path) -> None:
     store = filled(tmp_path, 2, every=4)
     store.add_evaluation(2, 9.0)
     for version in range(3, 16):
@@ -119,7 +119,7 @@ def test_every_nth_version_is_kept_for_good_besides(tmp_path: Path) -> None:
     assert retained(store) == retained(read(tmp_path)) == [15, 14, 13, 12, 8, 4, 2]
 
 
-def test_the_next_version_stands_for_an_nth_that_never_came(tmp_path: Path) -> None:
+def test_the_next_version_replaces_a_missing_nth_version(tmp_path: Path) -> None:
     store = filled(tmp_path, 3, every=4)
     for version in (5, 6, 7, 8, 9, 14, 15, 20, 21, 22, 23):
         store.add_version(checkpoint(SOURCE, version), [policy(version)])
@@ -127,7 +127,7 @@ def test_the_next_version_stands_for_an_nth_that_never_came(tmp_path: Path) -> N
     assert retained(store) == [23, 22, 21, 20, 14, 8, 5]
 
 
-def test_versions_that_were_kept_for_good_stay_until_the_next_retention_under_other_settings(tmp_path: Path) -> None:
+def test_permanently_kept_versions_stay_until_the_first_retention_with_other_settings(tmp_path: Path) -> None:
     filled(tmp_path, 9, every=2).close()
     store = opened(tmp_path, every=3)
     assert retained(store) == [9, 8, 7, 6, 4, 2]
@@ -137,7 +137,7 @@ def test_versions_that_were_kept_for_good_stay_until_the_next_retention_under_ot
     assert retained(store) == [10, 9, 8, 6, 4]
 
 
-def test_graphs_that_no_retained_version_has_are_dropped_but_for_the_newest(tmp_path: Path) -> None:
+def test_unused_graphs_are_dropped_except_the_newest(tmp_path: Path) -> None:
     store = filled(tmp_path, 1)
     others = [mlp(8, width) for width in range(20, 34)]
     for graph in others:

@@ -50,7 +50,7 @@ def without(*numbers: int) -> list[int]:
     return [number for number in range(SEGMENTS) if number not in numbers]
 
 
-def test_a_bit_in_a_record_takes_its_segment_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flipped_bit_in_a_record_loses_only_its_segment(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     segments = filled(tmp_path)
     flip(tmp_path / "directory.bin", HEADER_BYTES + 20 * RECORD_BYTES + 9)
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY)
@@ -68,7 +68,7 @@ def test_a_bit_in_a_record_takes_its_segment_only(tmp_path: Path, caplog: pytest
     assert (store.segments.damaged, store.total_transitions) == (0, 4 * 61)
 
 
-def test_the_newest_record_is_missed_because_the_watermark_knows_of_it(tmp_path: Path) -> None:
+def test_the_watermark_reveals_a_lost_newest_record(tmp_path: Path) -> None:
     filled(tmp_path)
     flip(tmp_path / "directory.bin", HEADER_BYTES + 59 * RECORD_BYTES)
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY)
@@ -80,7 +80,7 @@ def test_the_newest_record_is_missed_because_the_watermark_knows_of_it(tmp_path:
 
 @pytest.mark.parametrize("column", ["observations", "actions", "rewards", "flags", "policy_versions", "ages"])
 @pytest.mark.parametrize("at_once", [2**30, 0])
-def test_a_bit_in_any_column_takes_its_segment_at_the_latest_when_it_is_drawn(
+def test_a_flipped_bit_in_a_column_is_found_at_the_first_draw_at_the_latest(
     tmp_path: Path, column: str, at_once: int
 ) -> None:
     segments = filled(tmp_path)
@@ -184,7 +184,7 @@ def test_a_page_of_the_header_has_a_copy(tmp_path: Path, page: int) -> None:
     assert (store.total_transitions, store.segments.damaged) == (240, 0)
 
 
-def test_without_a_header_the_rows_tell_what_is_live(tmp_path: Path) -> None:
+def test_without_a_header_the_rows_decide_the_live_segments(tmp_path: Path) -> None:
     segments = filled(tmp_path, capacity=100)
     data = bytearray((tmp_path / "directory.bin").read_bytes())
     data[: 2 * PAGE_BYTES] = bytes(2 * PAGE_BYTES)
@@ -210,7 +210,7 @@ def test_a_damaged_description_is_read_from_its_copy(tmp_path: Path, caplog: pyt
 
 
 @pytest.mark.parametrize("missing", ["meta.json", "meta.copy.json"])
-def test_a_lost_description_is_restored_from_the_other_one(tmp_path: Path, missing: str) -> None:
+def test_a_lost_description_is_restored_from_its_copy(tmp_path: Path, missing: str) -> None:
     segments = filled(tmp_path)
     (tmp_path / missing).unlink()
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY)
@@ -234,7 +234,7 @@ def test_a_column_of_another_size_keeps_the_segments_that_are_whole(
     assert path.stat().st_size == 4 * CAPACITY
 
 
-def test_a_log_that_is_cut_off_keeps_the_segments_before_the_cut(tmp_path: Path) -> None:
+def test_a_truncated_log_keeps_the_segments_before_the_cut(tmp_path: Path) -> None:
     segments = filled(tmp_path)
     path = tmp_path / "directory.bin"
     path.write_bytes(path.read_bytes()[: HEADER_BYTES + 20 * RECORD_BYTES + 5])
@@ -247,7 +247,7 @@ def test_a_log_that_is_cut_off_keeps_the_segments_before_the_cut(tmp_path: Path)
     assert survivors(ReplayStore.open(tmp_path, SPEC, CAPACITY)) == [*range(20), 60]
 
 
-def test_a_priority_that_was_never_given_counts_as_none(tmp_path: Path) -> None:
+def test_an_unset_priority_counts_as_none(tmp_path: Path) -> None:
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY)
     sampler = PrioritizedSampler(store, np.random.default_rng(0))
     for number in range(4):
@@ -265,7 +265,7 @@ def test_a_priority_that_was_never_given_counts_as_none(tmp_path: Path) -> None:
     assert sampler.state()["max_priority"] == pytest.approx(3.0)
 
 
-def test_every_single_bit_of_the_log_is_harmless_or_told(tmp_path: Path) -> None:
+def test_every_flipped_bit_of_the_log_is_harmless_or_reported(tmp_path: Path) -> None:
     """One bit in each byte of two records and of what the header keeps: at most one segment is missing."""
     segments = filled(tmp_path, capacity=400)
     path = tmp_path / "directory.bin"

@@ -158,7 +158,7 @@ def test_dropped_segments_do_not_come_back_after_a_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("frame_stack", [1, 3])
-def test_greedy_actions_lie_beside_the_actions_and_outlive_a_restart(tmp_path: Path, frame_stack: int) -> None:
+def test_greedy_actions_are_stored_with_the_actions_and_survive_a_restart(tmp_path: Path, frame_stack: int) -> None:
     spec = replace(GREEDY, frame_stack=frame_stack)
     plain = ReplayStore.open(tmp_path / "plain", spec, 200)
     plain.close()
@@ -178,7 +178,7 @@ def test_greedy_actions_lie_beside_the_actions_and_outlive_a_restart(tmp_path: P
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_segment_tells_greedy_actions_if_and_only_if_they_are_kept(tmp_path: Path, kept: bool) -> None:
+def test_a_segment_has_greedy_actions_if_and_only_if_the_store_keeps_them(tmp_path: Path, kept: bool) -> None:
     store = ReplayStore.open(tmp_path, GREEDY, 200, further=KEPT[kept])
     told = greedy_segment(0)
     silent = without(told, GREEDY_ACTIONS)
@@ -202,7 +202,7 @@ def test_a_replay_with_other_columns_is_refused_with_what_to_do(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("version", "columns"), [(4, ()), (5, ("greedy_actions",)), (6, ("log_probabilities",)), (7, ())]
 )
-def test_a_replay_of_an_earlier_version_goes_on(tmp_path: Path, version: int, columns: tuple[str, ...]) -> None:
+def test_a_replay_of_an_earlier_version_is_continued(tmp_path: Path, version: int, columns: tuple[str, ...]) -> None:
     segment = greedy_segment(0).with_columns(log_probabilities=np.zeros((4, 1), np.float32))
     for name in {*FURTHER} - set(columns):
         segment = without(segment, name)
@@ -230,7 +230,7 @@ def test_a_replay_of_a_later_contract_is_refused_in_one_line(tmp_path: Path) -> 
         ReplayStore.open(tmp_path, SPEC, 200)
 
 
-def test_a_replay_without_log_probabilities_is_no_queue(tmp_path: Path) -> None:
+def test_a_replay_without_log_probabilities_cannot_be_a_queue(tmp_path: Path) -> None:
     for name, kept, wanted in (("queue", ("log_probabilities",), ()), ("replay", (), ("log_probabilities",))):
         ReplayStore.open(tmp_path / name, SPEC, 200, kept).close()
         with pytest.raises(ConflictError, match=f"{tmp_path / name} has {'' if kept else 'no '}log probabilities"):

@@ -62,7 +62,7 @@ def fill(store: ReplayStore, first: int, stop: int) -> dict[int, Segment]:
 @given(
     flushed=st.integers(0, 300), more=st.integers(0, 200), share=st.floats(0, 1), capacity=st.sampled_from([400, 5000])
 )
-def test_after_a_power_cut_the_log_is_what_was_flushed_and_a_run_behind_it(
+def test_after_a_power_cut_the_flushed_segments_and_a_sequence_after_them_are_kept(
     tmp_path_factory: pytest.TempPathFactory, flushed: int, more: int, share: float, capacity: int
 ) -> None:
     directory = tmp_path_factory.mktemp("store")
@@ -103,9 +103,7 @@ def test_in_the_same_boot_everything_is_trusted(tmp_path: Path) -> None:
     assert store.segments.dropped == 0
 
 
-def test_dropped_segments_are_told_in_one_line_and_never_come_back(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_dropped_segments_are_logged_once_and_never_return(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 1000, machine=BEFORE)
     fill(store, 0, 5)
     store.flush()
@@ -123,7 +121,7 @@ def test_dropped_segments_are_told_in_one_line_and_never_come_back(
     assert numbers(store) == list(range(9))
 
 
-def test_a_machine_that_does_not_tell_its_boot_is_not_trusted(tmp_path: Path) -> None:
+def test_a_machine_without_a_boot_identifier_is_not_trusted(tmp_path: Path) -> None:
     unknown = Machine("")
     store = ReplayStore.open(tmp_path, SPEC, 1000, machine=unknown)
     fill(store, 0, 3)
@@ -132,7 +130,7 @@ def test_a_machine_that_does_not_tell_its_boot_is_not_trusted(tmp_path: Path) ->
     assert numbers(ReplayStore.open(tmp_path, SPEC, 1000, machine=unknown)) == [0]
 
 
-def test_the_table_of_sequences_never_claims_what_was_not_flushed(tmp_path: Path) -> None:
+def test_the_table_of_sequences_never_has_unflushed_segments(tmp_path: Path) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 1000, machine=BEFORE)
     fill(store, 0, 1500)
     store.flush()
@@ -154,7 +152,7 @@ def test_no_record_is_overwritten_before_the_table_has_its_sequence(tmp_path: Pa
     assert store.sequences.contains(source(9_999))
 
 
-def test_a_disk_that_refuses_pages_is_asked_again_and_promises_nothing_meanwhile(
+def test_a_failed_flush_is_repeated_and_makes_nothing_durable_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 1000, machine=BEFORE)
@@ -188,7 +186,9 @@ def test_a_mark_during_a_flush_changes_no_pages(tmp_path: Path, monkeypatch: pyt
     assert not touched
 
 
-def test_a_mark_from_before_a_failed_flush_promises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mark_from_before_a_failed_flush_makes_nothing_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 1000, machine=BEFORE)
     fill(store, 0, 3)
     before = store.durability.mark()

@@ -20,7 +20,7 @@ def test_numbers_up_to_the_last_are_contained_per_actor_and_incarnation() -> Non
     assert not sequences.contains(source(5, name="other"))
 
 
-def test_an_earlier_number_does_not_take_the_last_back() -> None:
+def test_an_earlier_number_does_not_lower_the_last_one() -> None:
     sequences = LastSequences()
     sequences.advance(source(5))
     sequences.advance(source(3))
@@ -85,7 +85,7 @@ def test_a_saved_table_loads_to_the_same(tmp_path: Path) -> None:
     assert loaded.as_dict() == sequences.as_dict()
 
 
-def test_a_damaged_table_is_replaced_by_the_one_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_table_is_replaced_by_the_previous_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, first, second = tmp_path / "table.json", LastSequences(), LastSequences()
     first.advance(source(4))
     second.advance(source(9))

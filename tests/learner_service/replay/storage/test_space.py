@@ -50,7 +50,7 @@ def insert_until_full(store: ReplayStore) -> None:
         store.insert(large_segment(number), source(number))
 
 
-def test_a_full_disk_refuses_inserts_changes_nothing_and_takes_them_later(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_inserts_until_there_is_room_and_changes_nothing(tmp_path: Path) -> None:
     disk = SmallDisk(3_000_000)
     store = ReplayStore.open(tmp_path, LARGE, 10_000, machine=disk.machine())
     with pytest.raises(UnavailableError, match="No space left on device"):
@@ -66,7 +66,7 @@ def test_a_full_disk_refuses_inserts_changes_nothing_and_takes_them_later(tmp_pa
     store.close()
 
 
-def test_once_round_the_ring_no_more_space_is_needed(tmp_path: Path) -> None:
+def test_after_one_lap_no_more_disk_space_is_needed(tmp_path: Path) -> None:
     disk = SmallDisk(10_000_000)
     store = ReplayStore.open(tmp_path, SPEC, 100, machine=disk.machine())
     segments = {number: plain_segment(number) for number in range(50)}
@@ -130,7 +130,7 @@ def watched(tmp_path: Path, least: int = 1000) -> tuple[SmallDisk, ReplayBuffer,
     return disk, replay, Flusher(replay, DiskWatch(tmp_path, least, disk.machine()), 1.0)
 
 
-def test_below_the_watermark_credits_stop_and_go_on_by_themselves(
+def test_below_the_space_limit_credits_stop_and_resume_by_themselves(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -164,7 +164,7 @@ def refuse(*arguments: object) -> None:
     raise UnavailableError("replay: the disk has no room")
 
 
-def test_each_tick_flushes_and_tells_of_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_tick_flushes_and_reports_new_durable_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, replay, flusher = watched(tmp_path)
     told: list[dict[tuple[bytes, int], int]] = []
     flusher.on_flushed = lambda: told.append(replay.durable_sequences())
@@ -222,7 +222,7 @@ except t.UnavailableError as error:
 """
 
 
-def test_on_a_real_disk_that_others_fill_there_is_a_line_and_no_signal(small_file_system: Path) -> None:
+def test_a_full_real_disk_gives_a_log_line_and_no_signal(small_file_system: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", _WRITER, str(small_file_system / "replay")],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])},

@@ -29,7 +29,7 @@ from tests.learner_service.replay.replay_segments import (
 )
 
 
-def test_rows_lie_environment_by_environment_with_the_next_observation_in_the_next_row(tmp_path: Path) -> None:
+def test_rows_are_ordered_by_environment_with_the_next_observation_in_the_next_row(tmp_path: Path) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 1000)
     segment = random_segment(np.random.default_rng(0), steps=5, environments=3)
     inserted = store.insert(segment, source(0))
@@ -54,7 +54,7 @@ def test_a_segment_that_does_not_fit_before_the_end_goes_to_row_zero_and_evicts_
     assert store.segments.extent() == (5, 23)
 
 
-def test_going_back_to_row_zero_gives_up_the_previous_lap_at_the_end(tmp_path: Path) -> None:
+def test_going_back_to_row_zero_evicts_the_previous_lap_at_the_end(tmp_path: Path) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 20)
     for sequence in range(4):
         store.insert(plain_segment(sequence), source(sequence))
@@ -68,7 +68,7 @@ def test_going_back_to_row_zero_gives_up_the_previous_lap_at_the_end(tmp_path: P
     assert_store_holds(store, {5: plain_segment(5, steps=9), 6: plain_segment(6), 4: plain_segment(4, steps=7)})
 
 
-def test_a_segment_that_came_before_changes_nothing(tmp_path: Path) -> None:
+def test_a_duplicate_segment_changes_nothing(tmp_path: Path) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 100)
     store.insert(plain_segment(5), source(5))
     before = store.flags.tobytes()
@@ -164,7 +164,7 @@ def test_a_half_written_record_is_no_segment_and_its_rows_are_cleared(tmp_path: 
 
 
 @pytest.mark.parametrize("cleared", [True, False])
-def test_an_eviction_that_was_cut_short_leaves_no_marked_rows(tmp_path: Path, cleared: bool) -> None:
+def test_an_interrupted_eviction_leaves_no_valid_rows(tmp_path: Path, cleared: bool) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 100)
     for sequence in range(2):
         store.insert(plain_segment(sequence), source(sequence))
@@ -224,7 +224,9 @@ def test_a_directory_is_open_once_at_a_time(tmp_path: Path) -> None:
     ReplayStore.open(tmp_path, SPEC, 100).close()
 
 
-def test_a_disk_without_locks_is_not_told_as_another_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_locks_is_not_reported_as_another_learner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -257,13 +259,15 @@ def test_capacities_that_cannot_work_are_refused(tmp_path: Path) -> None:
         ReplayStore.open(tmp_path, SPEC, 2**50)
 
 
-def test_a_full_disk_is_told_in_units_that_show_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_full_disk_shows_the_free_space_in_readable_units(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=300_000))
     with pytest.raises(UserError, match=rf"100000 rows .*\d MiB .*{tmp_path}, .*293 KiB"):
         ReplayStore.open(tmp_path, SPEC, 100_000)
 
 
-def test_a_new_store_takes_address_space_but_little_disk(tmp_path: Path) -> None:
+def test_a_new_store_uses_address_space_but_little_disk(tmp_path: Path) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 1_000_000)
     allocated = sum(path.stat().st_blocks * 512 for path in tmp_path.iterdir())
     # Of the rows, only flags and priorities have disk space at once.
@@ -283,7 +287,7 @@ def test_short_segments_fill_a_store_that_expects_them(tmp_path: Path, rows_per_
     assert [record.source.sequence for record in store.segments.live] == list(range(300 - kept, 300))
 
 
-def test_a_store_that_does_not_tell_its_room_for_segments_is_refused(tmp_path: Path) -> None:
+def test_a_store_without_its_number_of_segments_is_refused(tmp_path: Path) -> None:
     ReplayStore.open(tmp_path, SPEC, 100).close()
     write_checked(tmp_path / "meta.json", {**read_checked(tmp_path / "meta.json"), "segments": 0})
     with pytest.raises(ConflictError, match=f"{tmp_path} .* 0 segments"):

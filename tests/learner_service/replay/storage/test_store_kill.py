@@ -46,7 +46,7 @@ def _insert_until_killed(directory: Path, capacity: int, first: int, prints: int
 
 
 @pytest.mark.parametrize("capacity", [1_000_000, 300])
-def test_every_committed_segment_is_there_once_after_each_kill(tmp_path: Path, capacity: int) -> None:
+def test_every_committed_segment_is_stored_once_after_each_kill(tmp_path: Path, capacity: int) -> None:
     segments: dict[int, Segment] = {}
     stored = -1
     for prints in (1, 40, 75):

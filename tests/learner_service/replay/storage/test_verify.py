@@ -49,7 +49,7 @@ def flip(path: Path, *offsets: int) -> None:
     path.write_bytes(data)
 
 
-def test_a_whole_replay_is_whole(folder: Path) -> None:
+def test_an_undamaged_replay_has_no_findings_of_damage(folder: Path) -> None:
     found = findings(folder)
     assert found.keys() == {path.name for path in folder.iterdir()} - {"lock"}
     assert {path for path, each in found.items() if each.state != "whole"} == {"priorities.bin"}
@@ -67,14 +67,14 @@ def test_greedy_actions_are_checked_too(tmp_path: Path) -> None:
     assert re.match("1 of 3 .*: 0;", damaged(tmp_path)[""].detail)
 
 
-def test_a_folder_without_a_replay_has_no_findings_and_stays_so(tmp_path: Path) -> None:
+def test_a_folder_without_a_replay_has_no_findings_and_is_not_changed(tmp_path: Path) -> None:
     assert verify(tmp_path / "replay") == []
     assert verify(tmp_path) == []
     assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-def test_a_bit_in_a_column_is_told_with_its_segment(folder: Path, column: str) -> None:
+def test_a_flipped_bit_in_a_column_is_reported_with_its_segment(folder: Path, column: str) -> None:
     path = folder / f"{column}.bin"
     row = path.stat().st_size // CAPACITY
     flip(path, 85 * row + 1 if row > 1 else 86, 205 * row)
@@ -90,7 +90,7 @@ def test_at_most_ten_segments_are_named(folder: Path) -> None:
     assert re.match(r"60 of 60 .*: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, \.\.\.;", damaged(folder)[""].detail)
 
 
-def test_a_column_that_was_cut_off_is_told_with_the_segments_that_it_costs(folder: Path) -> None:
+def test_a_truncated_column_is_reported_with_the_lost_segments(folder: Path) -> None:
     path = folder / "observations.bin"
     size = path.stat().st_size
     path.write_bytes(path.read_bytes()[: size // CAPACITY * 250])
@@ -100,7 +100,7 @@ def test_a_column_that_was_cut_off_is_told_with_the_segments_that_it_costs(folde
     assert re.match("10 of 60 .*: 50, 51,", found[""].detail)
 
 
-def test_damaged_records_and_a_damaged_header_are_told(folder: Path) -> None:
+def test_damaged_records_and_a_damaged_header_are_reported(folder: Path) -> None:
     path = folder / "directory.bin"
     flip(path, 3, *(HEADER_BYTES + number * RECORD_BYTES + 9 for number in (20, 59)))
     found = damaged(folder)
@@ -109,7 +109,7 @@ def test_damaged_records_and_a_damaged_header_are_told(folder: Path) -> None:
     assert "header" in found["directory.bin"].detail
 
 
-def test_segments_that_a_power_cut_took_are_told(tmp_path: Path) -> None:
+def test_segments_lost_in_a_power_cut_are_reported(tmp_path: Path) -> None:
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY, machine=Machine("an earlier boot"))
     for number in range(20):
         if number == 10:
@@ -132,7 +132,7 @@ def test_segments_that_a_power_cut_took_are_told(tmp_path: Path) -> None:
         ("dynamic_capacity.json", " 0"),
     ],
 )
-def test_a_damaged_table_is_told_with_what_a_resume_does(folder: Path, name: str, on_resume: str) -> None:
+def test_a_damaged_table_is_reported_with_the_action_of_a_resume(folder: Path, name: str, on_resume: str) -> None:
     flip(folder / name, 4)
     found = damaged(folder)
     assert found.keys() == {name}
@@ -148,7 +148,7 @@ def test_without_a_whole_description_a_resume_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "path"), [("rewards.bin", ""), ("directory.bin", "directory.bin")])
-def test_a_missing_file_is_told(folder: Path, name: str, path: str) -> None:
+def test_a_missing_file_is_reported(folder: Path, name: str, path: str) -> None:
     (folder / name).unlink()
     found = damaged(folder)
     assert found[path].state == "missing"
