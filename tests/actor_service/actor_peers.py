@@ -1,4 +1,4 @@
-"""A learner and a quantizer that do what a test tells them to: real servers on real sockets."""
+"""A learner and a quantizer that a test scripts: real servers on real sockets."""
 
 import asyncio
 import queue
@@ -35,7 +35,7 @@ def membership(**changes: Any) -> Membership:
 
 
 class Scripted:
-    """Answers one stream at a time, at `address`, with what the test gives to `answer`, `fail` and `end`."""
+    """Answers one stream at a time, at `address`, with the arguments of `answer`, `fail` and `end`."""
 
     def __init__(self) -> None:
         self.address = ""
@@ -66,7 +66,7 @@ class Scripted:
 
 
 class ScriptedLearner(Scripted, learner_pb2_grpc.LearnerServiceServicer):
-    """Records what actors send."""
+    """Records the messages of actors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class ScriptedLearner(Scripted, learner_pb2_grpc.LearnerServiceServicer):
         return self.opens.get(timeout=DEADLINE_S)
 
     def received(self, count: int) -> list[tuple[str, int]]:
-        """Wait for so many segments and evaluations: what each is, and its sequence."""
+        """Wait for this number of segments and evaluations. Returns the kind and the sequence of each."""
         return [self.items.get(timeout=DEADLINE_S) for _ in range(count)]
 
     def evaluation(self) -> Evaluation:
@@ -99,13 +99,13 @@ class ScriptedLearner(Scripted, learner_pb2_grpc.LearnerServiceServicer):
         return self.evaluations.get(timeout=DEADLINE_S)
 
     async def Join(self, request: learner_pb2.JoinRequest, context: Any) -> learner_pb2.JoinResponse:  # noqa: N802
-        """Answer what the test has put into `membership`."""
+        """Answer with `membership`."""
         return wire.membership_to_proto(self.membership)
 
     async def StreamTrajectories(  # noqa: N802
         self, request_iterator: AsyncIterator[learner_pb2.StreamTrajectoriesRequest], context: Any
     ) -> AsyncIterator[learner_pb2.StreamTrajectoriesResponse]:
-        """Record what comes, answer what the test says."""
+        """Record the messages, and answer as the test says."""
         self._new_stream()
         reader = asyncio.create_task(self._read(request_iterator, self._commands))
         try:
@@ -140,22 +140,22 @@ class ScriptedQuantizer(Scripted, quantizer_pb2_grpc.QuantizerServiceServicer):
     def __init__(self) -> None:
         super().__init__()
         self.watches: queue.Queue[quantizer_pb2.WatchPoliciesRequest] = queue.Queue()
-        # Released when a watcher has gone.
+        # Released when a watcher has left.
         self.left = threading.Semaphore(0)
         self._published: Policy | None = None
         self._offered: dict[str, Policy] = {}
-        # The schemes that were asked for.
+        # The requested schemes.
         self.asked: queue.Queue[str] = queue.Queue()
-        # The versions that were asked to be held, and those of which it says that they are gone.
+        # The versions that were requested to be held, and the versions that are reported as removed.
         self.holds: queue.Queue[int] = queue.Queue()
         self.gone: set[int] = set()
 
     def publish(self, policy: Policy) -> None:
-        """Give this policy to whoever asks for one."""
+        """Serve this policy to every caller."""
         self._published = policy
 
     def offer(self, *policies: Policy) -> None:
-        """From now on give these to whoever asks for one of their scheme, and no others."""
+        """Serve only these policies, each to callers of its scheme."""
         self._offered = {policy.descriptor.scheme: policy for policy in policies}
 
     def serve(self, policy: Policy) -> None:
@@ -170,7 +170,7 @@ class ScriptedQuantizer(Scripted, quantizer_pb2_grpc.QuantizerServiceServicer):
     async def WatchPolicies(  # noqa: N802
         self, request: quantizer_pb2.WatchPoliciesRequest, context: Any
     ) -> AsyncIterator[quantizer_pb2.WatchPoliciesResponse]:
-        """Send what the test says."""
+        """Send the policies of the test."""
         self._new_stream()
         context.add_done_callback(lambda _: self.left.release())
         self.watches.put(request)
@@ -180,9 +180,9 @@ class ScriptedQuantizer(Scripted, quantizer_pb2_grpc.QuantizerServiceServicer):
     async def GetPolicy(  # noqa: N802
         self, request: quantizer_pb2.GetPolicyRequest, context: Any
     ) -> AsyncIterator[quantizer_pb2.GetPolicyResponse]:
-        """Send what is offered in the scheme, or else what is published."""
+        """Send the offered policy of the scheme, or the published policy."""
         policy = self._offered.get(request.scheme, self._published)
-        # Last: whoever sees it may offer others at once.
+        # Last, because the reader of this queue may offer other policies at once.
         self.asked.put(request.scheme)
         if policy is None:
             raise NotFoundError("nothing is published")
@@ -192,7 +192,7 @@ class ScriptedQuantizer(Scripted, quantizer_pb2_grpc.QuantizerServiceServicer):
     async def HoldPolicy(  # noqa: N802
         self, request: quantizer_pb2.HoldPolicyRequest, context: Any
     ) -> quantizer_pb2.HoldPolicyResponse:
-        """Record what is to be held; grants what was asked for."""
+        """Record the version to hold, and grant the requested time."""
         self.holds.put(request.version)
         if request.version in self.gone:
             raise NotFoundError(f"version {request.version} is not retained")
@@ -207,7 +207,7 @@ def _messages(response: type[R], policy: Policy) -> Iterator[R]:
 
 @contextmanager
 def serving(peer: ScriptedLearner | ScriptedQuantizer) -> Iterator[str]:
-    """Serve a peer on a thread of its own; gives its address."""
+    """Serve a peer on its own thread. Returns its address."""
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, str]] = Future()
 
     async def serve() -> None:

@@ -58,7 +58,7 @@ def linear_policy(
 
 
 def constant_policy(values: list[float], observation_size: int = 4, version: int = 1) -> Policy:
-    """The same action values whatever is observed."""
+    """A policy with the same action values for all observations."""
     return linear_policy(np.zeros((observation_size, len(values)), np.float32), np.array(values, np.float32), version)
 
 
@@ -94,7 +94,7 @@ def noisy_policy(observation_size: int, actions: int, version: int = 1, greedy: 
 
 
 def logits_policy(logits: list[float], observation_size: int = 4, version: int = 1) -> Policy:
-    """A policy that tells the same distribution of discrete actions whatever is observed."""
+    """A policy with the same distribution of discrete actions for all observations."""
     weights = np.zeros((observation_size, len(logits)), np.float32)
     return linear_policy(weights, np.array(logits, np.float32), version, output="logits")
 

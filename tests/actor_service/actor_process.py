@@ -1,4 +1,4 @@
-"""A whole actor beside a learner and a quantizer that a test scripts."""
+"""A whole actor with a learner and a quantizer that a test scripts."""
 
 import asyncio
 import threading
@@ -61,7 +61,7 @@ def running_actor(
         thread.join(DEADLINE_S)
     left = {"actor", "evaluator", "policy loader", "scheme", "subscription", "uploader", "watchdog"}
     for other in threading.enumerate():
-        # Its last act may have been to tell of its end.
+        # Its last message may have been the report of its end.
         if other.name in left:
             other.join(DEADLINE_S)
     assert not left & {thread.name for thread in threading.enumerate()}
@@ -89,7 +89,7 @@ def stop(learner: ScriptedLearner, ended: Future[int], acknowledged: int = 0) ->
 
 
 def status_when(client: ActorClient, activity: str) -> ActorSelfStatus:
-    """The actor's status, asked for until it does that."""
+    """The actor's status, polled until it has this activity."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         if (status := client.status()).activity == activity:
@@ -99,7 +99,7 @@ def status_when(client: ActorClient, activity: str) -> ActorSelfStatus:
 
 
 def in_scheme(scheme: str, version: int = 1) -> Policy:
-    """A policy in the encoding that an actor asks for here."""
+    """A policy in the encoding that an actor requests on this machine."""
     policy = constant_policy([0.0, 1.0], version=version)
     here = variant_of(scheme, arithmetic().weight_encoding)
     descriptor = replace(policy.descriptor, scheme=scheme, learner_step=version, weight_encoding=here.weight_encoding)

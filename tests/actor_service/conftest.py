@@ -1,4 +1,4 @@
-"""A learner and a quantizer that do what a test tells them to."""
+"""A learner and a quantizer that a test scripts."""
 
 from collections.abc import Iterator
 

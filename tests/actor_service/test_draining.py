@@ -1,4 +1,4 @@
-"""An actor that is drained sends its queue, and does not wait for a learner that takes nothing more."""
+"""A drained actor sends its queue, and does not wait for a learner that stores nothing more."""
 
 import threading
 from concurrent.futures import Future
@@ -23,7 +23,7 @@ def test_draining_an_actor_sends_the_queued_segments(learner: ScriptedLearner, q
         drained: Future[tuple[int, int]] = Future()
         draining = threading.Thread(target=lambda: drained.set_result(client.drain()))
         draining.start()
-        # What it has now is all: its queue, and what the loop that acts had in its hands.
+        # It sends all that it has now: its queue, and the segment of the acting loop.
         queued = status_when(client, "leaving").report.queued_segments
         learner.answer(acknowledged=1, credit=queued)
         assert learner.received(queued - 1) == [("segment", sequence) for sequence in range(2, queued + 1)]
@@ -61,7 +61,7 @@ def test_an_actor_that_is_drained_waits_no_more_when_the_run_is_over(
         draining.start()
         status_when(client, "leaving")
         learner.answer(directive=learner_pb2.DIRECTIVE_STOP)
-        # The drain would take nearly all of the call's time.
+        # The drain would use nearly all of the call's time.
         assert ended.result(DEADLINE_S / 2) == EXIT_OK
         draining.join(DEADLINE_S)
 
@@ -98,7 +98,7 @@ def test_a_drain_whose_learner_loses_stored_segments_has_sent_none(
         draining = threading.Thread(target=lambda: drained.set_result(client.drain()))
         draining.start()
         queued = status_when(client, "leaving").report.queued_segments
-        # A power cut takes the stored segment, which is not durable. The next learner then refuses the actor.
+        # A power cut destroys the stored segment, which is not durable. The next learner then refuses the actor.
         learner.fail(UnavailableError("moves"))
         assert learner.opened().lost_through_sequence == 0
         learner.fail(InvalidInputError("a wrong shape"))

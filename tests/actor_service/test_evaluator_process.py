@@ -35,7 +35,7 @@ from tests.actor_service.actor_process import (
 
 
 def evaluate_when_free(client: ActorClient, episodes: int) -> list[Episode | Evaluation]:
-    """The evaluation, asked for again as long as the actor is busy with another one."""
+    """The evaluation, requested again while the actor is busy with another one."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         try:
@@ -100,7 +100,7 @@ def test_auto_chooses_among_the_available_schemes(quantizer: ScriptedQuantizer) 
 def test_an_evaluation_ends_when_its_client_hangs_up(
     quantizer: ScriptedQuantizer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # It pushes to the side to which the pole falls, so that episodes are long and so many of them take minutes.
+    # It pushes to the side to which the pole falls, so that episodes are long. Many such episodes need minutes.
     weights = np.array([[0, 0], [0, 0], [0, 1], [0, 1]], np.float32)
     quantizer.publish(linear_policy(weights, np.zeros(2, np.float32)))
     with running_actor(standalone(quantizer)) as (client, _):
@@ -128,7 +128,7 @@ def test_a_standalone_actor_finds_the_fastest_scheme_of_a_version(quantizer: Scr
     with running_actor(standalone(quantizer)) as (client, _):
         *_, evaluation = client.evaluate(1, "auto")
         assert isinstance(evaluation, Evaluation)
-        # All are the same model, so that any may be the fastest by a little; fp32 is taken among equals.
+        # All candidates are the same model, so any may be the fastest by a little. Among equals fp32 wins.
         assert evaluation.scheme in SCHEMES
         # This processor may compute some of them wrongly.
         usable = [scheme for scheme in SCHEMES if scheme not in arithmetic().inexact_schemes]
@@ -142,7 +142,7 @@ def test_an_auto_evaluator_evaluates_only_its_chosen_scheme(
     learner: ScriptedLearner, quantizer: ScriptedQuantizer
 ) -> None:
     learner.membership = membership(scheme="auto", evaluation_episodes=2)
-    # Of the candidates only int4 takes these observations.
+    # Only int4 accepts these observations.
     wrong = constant_policy([0.0, 1.0], observation_size=9)
     found: dict[str, Any] = {"sha256": wrong.descriptor.sha256, "size_bytes": wrong.descriptor.size_bytes}
     others = [in_scheme(scheme).descriptor for scheme in SCHEMES if scheme != "int4"]
@@ -178,7 +178,7 @@ def test_an_evaluator_evaluates_again_after_the_learner_lost_updates(
         quantizer.serve(at_step(4, 400))
         evaluation = learner.evaluation()
         assert (evaluation.sequence, evaluation.policy_version, evaluation.learner_step) == (2, 4, 400)
-        # One that was asked for is evaluated whatever its step.
+        # A requested version is evaluated at any step.
         learner.answer(acknowledged=2, directive=learner_pb2.DIRECTIVE_EVALUATE, evaluate_version=5)
         quantizer.serve(at_step(5, 401))
         assert learner.evaluation().policy_version == 5

@@ -1,4 +1,4 @@
-"""A whole actor whose environment hangs: it ends, so that whoever started it starts it again."""
+"""A whole actor whose environment hangs: it ends, so that its supervisor restarts it."""
 
 import json
 import os

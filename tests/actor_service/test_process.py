@@ -1,4 +1,4 @@
-"""A whole actor in its process: what its service answers, and how it ends."""
+"""A whole actor in its process: the answers of its service, and its end."""
 
 import logging
 import queue
@@ -58,7 +58,7 @@ def test_when_the_run_is_over_an_actor_does_not_wait_for_credit(
 
 
 class LearnerOfARunThatIsOver(ScriptedLearner):
-    """Refuses to let anybody join so many times; then the run goes on."""
+    """Refuses this number of joins; then the run continues."""
 
     def __init__(self, refusals: int) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def test_an_actor_waits_quietly_while_the_run_is_over_and_joins_when_it_continue
 
 
 class LearnerWithAnInvalidAnswer(ScriptedLearner):
-    """Gives nobody a place until `mended` is set, and counts the joins."""
+    """Sends no membership until `mended` is set, and counts the joins."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,13 +156,13 @@ def test_an_actor_whose_name_is_taken_over_ends_with_one_line(quantizer: Scripte
         assert nonce == again != 0
         peer.taken_over = True
         peer.fail(ConflictError("actor 'actor-0': another process has taken over this name"))
-        # No user's error: the launcher starts it again, and it takes the name back.
+        # Not a user's mistake: the launcher restarts it, and it claims the name again.
         with pytest.raises(ConflictError, match="'actor-0'"):
             ended.result(DEADLINE_S)
 
 
 class LearnerThatListens(ScriptedLearner):
-    """Keeps what actors tell when they join."""
+    """Records the messages of actors in Join."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ def test_an_actor_of_a_restored_run_leaves_the_older_learner(
             assert not ended.done()
             threading.Event().wait(0.01)
         assert peer.opens.empty()
-        # It stays a member of the run of epoch 5, and takes a later one.
+        # It stays a member of the run of epoch 5, and accepts a later epoch.
         peer.membership = replace(good, epoch=6)
         peer.opened()
         assert peer.told[0] == (0, 0)
@@ -270,7 +270,7 @@ def test_an_actor_of_a_run_that_draws_actions_sends_their_probabilities(
     with running_actor(beside(learner, quantizer)) as (_, ended):
         learner.opened()
         quantizer.watched()
-        # A policy that tells no distribution does not act. The next one may.
+        # A policy without a distribution does not act. The next policy may.
         quantizer.serve(constant_policy([0.0, 1.0], version=1))
         quantizer.serve(logits_policy([0.0, np.log(3.0)], version=2))
         learner.answer(credit=1)
@@ -301,7 +301,7 @@ def test_an_actor_waits_as_long_as_the_run_says_for_a_newer_policy(
         stop(learner, ended)
 
 
-# The environments take seeds below 2**31, and this one gives a larger number.
+# The environments accept seeds below 2**31, and this seed is larger.
 LARGE_SEED = 2
 
 

@@ -1,4 +1,4 @@
-"""An environment that hangs ends the process; anything else does not."""
+"""A hanging environment ends the process; nothing else does."""
 
 import re
 import subprocess

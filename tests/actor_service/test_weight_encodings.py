@@ -1,4 +1,4 @@
-"""An actor asks for the weights that its processor computes exactly, and acts with them from its first policy on."""
+"""An actor requests the weights that its processor computes exactly, and uses them from its first policy."""
 
 import logging
 import re
@@ -35,7 +35,7 @@ def test_an_actor_with_unsigned_weights_uses_only_these_from_its_first_policy(
             assert {span.scheme for span in segment.spans} == {"int8"}
             report = client.status().report
             assert (report.scheme, report.avoided_scheme) == ("int8", "")
-            # It asks for the same encoding when it connects again.
+            # It requests the same encoding when it connects again.
             quantizer.end()
         stop(learner, ended)
     assert [record.getMessage() for record in caplog.records if "wrongly" in record.getMessage()] == []
@@ -45,7 +45,7 @@ def test_an_actor_with_unsigned_weights_uses_only_these_from_its_first_policy(
 def test_an_encoding_that_the_processor_computes_wrongly_ends_the_actor_with_one_line() -> None:
     ended = ended_without_dot_product("-m", "actor_service", "--weight-encoding", SIGNED)
     assert ended.returncode == 2, ended.stderr[-2000:]
-    # The emulator tells which instructions it lacks.
+    # The emulator reports the instructions that it lacks.
     (line,) = (line for line in ended.stderr.splitlines() if not line.startswith("qemu"))
     assert re.search("error: --weight-encoding: .*signed .*auto, unsigned$", line)
 

@@ -30,7 +30,7 @@ from tests.builders.clocks import ManualClock
 from tests.builders.graphs import graph_of
 from tests.builders.segments import changed
 
-# As a learner's process has it by default; more threads only wait for each other on networks this small.
+# The default of a learner's process. More threads only wait for each other on networks this small.
 torch.set_num_threads(1)
 
 P = ParamSpec("P")
@@ -124,7 +124,7 @@ async def store(run: Run, stream: ActorStream, *segments: Segment) -> None:
 
 
 async def until(stream: ActorStream, holds: Callable[[], bool]) -> None:
-    """Wait until that holds; the stream tells of each change."""
+    """Wait until the condition holds. The stream reports each change."""
     async with asyncio.timeout(DEADLINE_S):
         while not holds():
             stream.changed.clear()
@@ -153,7 +153,7 @@ def open_replay(
 
 
 def await_samples(limiter: RateLimiter, samples: int) -> None:
-    """Wait until so many transitions were sampled; the limiter tells after each sampling."""
+    """Wait until this number of transitions was sampled. The limiter reports each sampling."""
     sampled = threading.Event()
     limiter.on_inserts_possible(sampled.set)
     while limiter.samples < samples:
@@ -163,7 +163,7 @@ def await_samples(limiter: RateLimiter, samples: int) -> None:
 
 @contextmanager
 def room_for(nbytes: int) -> Iterator[None]:
-    """No file of this process may grow beyond so many bytes: a full disk, as far as a writer can tell."""
+    """No file of this process may grow beyond this number of bytes, as on a full disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     # Python ignores the signal, so that a write raises OSError.
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, limits[1]))
@@ -174,7 +174,7 @@ def room_for(nbytes: int) -> Iterator[None]:
 
 
 def never_quantization_aware() -> QuantizationAware:
-    """Training in float, with a policy and a graph that are never looked at."""
+    """Training in float, with a policy and a graph that are never used."""
     return QuantizationAware(FakeQuantization(nn.Identity(), graph_of(b"")), None)
 
 
@@ -184,7 +184,7 @@ def ones(size: int) -> NDArray[np.float32]:
 
 
 def on_a_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run a coroutine test on an event loop of its own."""
+    """Run a coroutine test on its own event loop."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:

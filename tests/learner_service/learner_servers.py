@@ -1,4 +1,4 @@
-"""Real services on real sockets: a quantizer and a learner, each on an event loop in a thread of its own."""
+"""Real services on real sockets: a quantizer and a learner, each on an event loop in its own thread."""
 
 import asyncio
 import queue
@@ -94,7 +94,7 @@ def _running(make: Callable[[], Service], listen: str) -> Iterator[Running]:
 
 
 class ActorStream:
-    """An actor's stream by hand: sends what it is told and waits for answers."""
+    """An actor's stream by hand: sends given messages and waits for answers."""
 
     def __init__(self, client: LearnerClient, name: str, incarnation: int = 1) -> None:
         self._requests: queue.Queue[learner_pb2.StreamTrajectoriesRequest | None] = queue.Queue()
@@ -105,7 +105,7 @@ class ActorStream:
         self.directives: set[learner_pb2.Directive] = set()
 
     def open(self, spec: EnvironmentSpec) -> None:
-        """Say who it is."""
+        """Send the opening message."""
         environment = wire.environment_to_proto(spec)
         self.send(
             open=learner_pb2.StreamOpen(actor_name=self._name, incarnation=self._incarnation, environment=environment)
@@ -116,7 +116,7 @@ class ActorStream:
         self._requests.put(learner_pb2.StreamTrajectoriesRequest(**payload))
 
     def send_segment(self, segment: Segment) -> None:
-        """Send a segment, whether there is credit for it or not."""
+        """Send a segment, with or without credit."""
         self.send(segment=wire.segment_to_proto(segment))
 
     def send_segments(self, sequences: range) -> None:
@@ -131,7 +131,7 @@ class ActorStream:
         self.send(evaluation=wire.evaluation_to_proto(evaluation))
 
     def await_credit(self, sequence: int) -> learner_pb2.StreamTrajectoriesResponse:
-        """The answer once there is credit for `sequence`."""
+        """The answer that grants credit for `sequence`."""
         return self._await(lambda answer: answer.credit_through_sequence >= sequence)
 
     def await_acknowledged(self, sequence: int) -> learner_pb2.StreamTrajectoriesResponse:
@@ -165,7 +165,7 @@ class ActorStream:
         assert re.search(fact, str(error.details())), error.details()
 
     def close(self) -> None:
-        """End the stream in order and take what still comes."""
+        """End the stream in order and read the remaining messages."""
         self._requests.put(None)
         for _ in self._responses:
             pass

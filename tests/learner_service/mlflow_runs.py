@@ -18,7 +18,7 @@ def mlflow_scalars(target: str, run: "Run", name: str) -> "list[Metric]":
 
 
 def _client(target: str) -> "MlflowClient":
-    # The import takes a second, which each process that collects the tests would wait.
+    # The import lasts a second, for which each process that collects the tests would wait.
     from mlflow import MlflowClient
 
     return MlflowClient(target)

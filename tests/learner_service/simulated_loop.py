@@ -11,7 +11,7 @@ from learner_service.replay import RateLimiter
 
 
 class SimulatedLoop:
-    """Calls what is due when a test lets time pass; a stand-in for the parts of a loop that credits use."""
+    """Runs due calls when a test lets time pass. Replaces the parts of a loop that credits use."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -37,7 +37,7 @@ class SimulatedLoop:
         return False
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass and call what is due meanwhile, in order."""
+        """Let time pass and run the calls that become due, in order."""
         until = self._now + seconds
         while self._due and self._due[0][0] <= until:
             when, _, callback = heapq.heappop(self._due)

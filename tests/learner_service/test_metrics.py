@@ -1,4 +1,4 @@
-"""What a learner tells Prometheus of segments that came, came again and were refused, and before anything came."""
+"""A learner's metrics of stored, repeated and refused segments, and before any data."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`python -m learner_service` from outside: how it ends, and how it comes back after a SIGKILL."""
+"""`python -m learner_service` from outside: its end, and its return after a SIGKILL."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def quantizer(tmp_path: Path) -> Iterator[str]:
 
 
 def join(client: LearnerClient, name: str, role: Role) -> tuple[Membership, list[str]]:
-    """Join as an actor does, which tries again while the learner is not there yet; and what it was told meanwhile."""
+    """Join as an actor, which retries until the learner is reachable. Also returns the errors in between."""
     memberships: list[Membership] = []
     refusals: list[str] = []
 

@@ -1,4 +1,4 @@
-"""`actorq restore`: a learner goes on from a copy of a run's folder, above all that the run may have used."""
+"""`actorq restore`: a learner continues from a copy of a run's folder, above all numbers that the run may have used."""
 
 import re
 import shutil
@@ -42,7 +42,7 @@ def test_the_command_prints_the_new_epoch(
 
 
 def test_two_later_copies_never_assign_the_same_incarnation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also without `actorq restore`: a restored volume goes on at an earlier life."""
+    """Also without `actorq restore`: a restored volume continues at an earlier life."""
     now = [1_800_000_000.0]
     monkeypatch.setattr("actorq.domain.lineage.time.time", lambda: now[0])
     claimed(tmp_path / "run", resume=False)

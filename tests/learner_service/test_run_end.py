@@ -1,4 +1,4 @@
-"""How a run on a real socket ends, what its summary says, and where the next learner goes on."""
+"""The end of a run on a real socket, its summary, and the start of the next learner."""
 
 import json
 import re

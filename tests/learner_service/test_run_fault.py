@@ -43,9 +43,9 @@ def quantizer_of_another_run(tmp_path: Path) -> Iterator[str]:
 
 @contextmanager
 def run_with_a_fault(directory: Path, quantizer: str) -> Iterator[ActorStream]:
-    """The stream of an actor in a run that ends with a fault. Then nothing of the learner runs.
+    """The stream of an actor in a run that ends with a fault. Afterwards nothing of the learner runs.
 
-    A watcher is told of the fault, too: the learner would wait for it, and the next one for the learner.
+    A watcher also gets the fault. Otherwise the learner would wait for it, and the next learner for this one.
     """
     before = set(threading.enumerate())
     settings = config(telemetry={"mlflow": f"file:{directory / 'mlflow'}"})

@@ -44,7 +44,7 @@ def quantizer_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
 
 @pytest.fixture(scope="module")
 def learner(quantizer_process: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LearnerClient]:
-    """A learner that all tests share; each uses actors of its own."""
+    """A learner that all tests share. Each test uses its own actors."""
     directory = tmp_path_factory.mktemp("run")
     with (
         running_learner(config(), directory, quantizer_process) as running,
@@ -119,7 +119,7 @@ def test_a_segment_of_a_wrong_shape_is_refused_and_changes_nothing(learner: Lear
         assert steps(learner) == before
         assert not is_connected(learner, "bad")
         assert learner.join("bad", 1, "actor", "test").resume_after_sequence == 0
-        # Nobody else's credit is touched.
+        # Credit of other streams is not changed.
         bystander.send_segments(range(2, 5))
 
 

@@ -30,7 +30,7 @@ Send = Callable[[Publisher], None]
 
 
 def refusal(publisher: Publisher, send: Send) -> tuple[grpc.StatusCode, str]:
-    """Status and details with which a publisher's stream ends after what it sends."""
+    """Status and details with which a publisher's stream ends after these messages."""
     send(publisher)
     with pytest.raises(grpc.RpcError) as caught:
         publisher.answer()

@@ -1,4 +1,4 @@
-"""Small graphs that ask for much: time, memory or what no policy has."""
+"""Small graphs that need too much time or memory, or have parts that no policy has."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -101,7 +101,7 @@ def with_a_lie() -> PolicyGraph:
 
 
 def doubled(times: int) -> PolicyGraph:
-    """Each node doubles what the one before made."""
+    """Each node doubles the output of the previous one."""
     nodes = [_node("Concat", [f"x{i}" if i else "observation"] * 2, [f"x{i + 1}"], axis=1) for i in range(times)]
     return _after(nodes, f"x{times}")
 
@@ -114,7 +114,7 @@ def copies(times: int) -> PolicyGraph:
 
 
 def squares(side: int, times: int) -> PolicyGraph:
-    """Products of square matrices, which take time and little memory."""
+    """Products of square matrices, which need much time and little memory."""
     nodes = [
         _node("ConstantOfShape", ["shape"], ["zeros"]),
         _node("ReduceSum", ["observation"], ["level"], keepdims=0),
@@ -219,7 +219,7 @@ def with_states(count: int, nodes: int) -> PolicyGraph:
 
 
 def with_outputs(count: int, units: int) -> PolicyGraph:
-    """So many outputs beside the actions, of so many components."""
+    """This many outputs in addition to the actions, with this many components."""
     names = tuple(f"output {i}" for i in range(count))
     nodes = [_node("MatMul", ["observation", "weight"], ["q_values"]), _node("MatMul", ["observation", "wide"], ["x"])]
     nodes += [_node("Relu", ["x"], [name]) for name in names]
@@ -238,7 +238,7 @@ def with_weight(name: str) -> PolicyGraph:
     return policy_graph([_node("MatMul", ["observation", name], ["q_values"])], {name: [OBSERVATION_SIZE, ACTIONS]})
 
 
-# By what they ask for: the graph, and a pattern in its refusal.
+# By their demand: the graph, and a pattern in its refusal.
 REFUSED: dict[str, tuple[PolicyGraph, str]] = {
     "a loop": (loop(), r"node 'z' \(Loop\)"),
     "a branch": (branch(), r"node 'z' \(If\)"),

@@ -153,7 +153,7 @@ def nature_cnn(size: int = 36) -> PolicyGraph:
 
 
 def two_inputs(width: int = 32) -> PolicyGraph:
-    """An observation and a goal, each with a layer of its own, joined by Concat, with a residual connection."""
+    """An observation and a goal, each with its own layer, joined by Concat, with a residual connection."""
     nodes = [
         helper.make_node("Gemm", ["observation", "o.weight", "o.bias"], ["o"], transB=1),
         helper.make_node("Gemm", ["goal", "g.weight", "g.bias"], ["g"], transB=1),
@@ -372,7 +372,7 @@ def sequence(width: int = 32) -> PolicyGraph:
     )
 
 
-# One of every kind, for what must hold for all.
+# One of every kind, for properties that all must have.
 GRAPHS = {
     "mlp": mlp(32, 32, 32),
     "dueling": dueling(32),

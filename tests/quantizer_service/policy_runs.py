@@ -1,4 +1,4 @@
-"""Random parameters and checkpoints of policy graphs, and what emitted policies compute."""
+"""Random parameters and checkpoints of policy graphs, and the outputs of emitted policies."""
 
 import math
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ def random_observations(rows: int = 32, seed: int = 0) -> Tensors:
 
 
 def checkpoint(source: PolicyGraph, version: int, **changes: Any) -> Checkpoint:
-    """A version with weights of its own; `changes` replace its fields."""
+    """A version with its own weights. `changes` replace its fields."""
     fields: dict[str, Any] = {
         "version": version,
         "learner_step": version * 100,

@@ -44,7 +44,7 @@ def running_relay(upstream: str) -> AbstractContextManager[str]:
 
 @contextmanager
 def running(process: Service, listen: str = "127.0.0.1:0") -> Iterator[str]:
-    """Serve on an event loop of its own, give the address, and drain at the end."""
+    """Run on its own event loop, return the address, and drain at the end."""
     started: Future[tuple[asyncio.AbstractEventLoop, str]] = Future()
 
     async def serve() -> int:
@@ -72,7 +72,7 @@ def running(process: Service, listen: str = "127.0.0.1:0") -> Iterator[str]:
 
 
 class Publisher:
-    """A learner's stream: sends what it is told and waits for the answers."""
+    """A learner's stream: sends given messages and waits for the answers."""
 
     def __init__(self, client: QuantizerClient) -> None:
         self._requests: queue.Queue[quantizer_pb2.PublishCheckpointsRequest | None] = queue.Queue()
@@ -113,17 +113,17 @@ class Publisher:
         return response
 
     def end(self) -> None:
-        """End the stream, without waiting for what comes of it."""
+        """End the stream, without waiting for the result."""
         self._requests.put(None)
 
     def close(self) -> None:
-        """End the stream and wait until the quantizer has taken everything."""
+        """End the stream and wait until the quantizer has received everything."""
         self.end()
         assert list(self._responses) == []
 
 
 def opened(client: QuantizerClient, versions: int = 0) -> Publisher:
-    """A publisher whose graph is sent, and so many versions with it."""
+    """A publisher that has sent its graph and this number of versions."""
     publisher = Publisher(client)
     publisher.open()
     publisher.send_graph(SOURCE)

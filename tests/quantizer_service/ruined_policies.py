@@ -1,11 +1,11 @@
-"""Policies that quantization ruins although they do what they should in FP32, for the tests of this room."""
+"""Policies that are right in FP32 but that quantization ruins."""
 
 import numpy as np
 
 from tests.quantizer_service.policy_graphs import Tensors, mlp
 from tests.quantizer_service.policy_runs import random_observations, random_parameters
 
-# Five layers: whatever a scheme leaves in float at the ends, there is something in the middle.
+# Five layers, so that some are in the middle for all layers that a scheme leaves in float at the ends.
 DEEP = mlp(16, 16, 16, 16)
 INNER = ("layers.1", "layers.2", "layers.3")
 

@@ -1,4 +1,4 @@
-"""An upstream that sends what a test tells it to, on a real socket, and policies that need no quantizer."""
+"""An upstream that a test scripts, on a real socket, and policies that need no quantizer."""
 
 import hashlib
 import queue
@@ -54,11 +54,11 @@ class ScriptedUpstream:
         self._scripts[scheme].put(messages)
 
     def refuse(self, reason: str) -> None:
-        """Say in the stream that waits, or in the next one, that there is no such scheme."""
+        """Report in the waiting stream, or in the next one, that the scheme is unknown."""
         self._scripts["int8"].put(reason)
 
     def wait_for_call(self) -> quantizer_pb2.WatchPoliciesRequest:
-        """Wait until one more stream is opened; it waits for what is sent next."""
+        """Wait until another stream is opened. It waits for the next message."""
         return self._calls.get(timeout=DEADLINE_S)
 
     def watch(self, request: quantizer_pb2.WatchPoliciesRequest, context: grpc.ServicerContext) -> Iterator[bytes]:

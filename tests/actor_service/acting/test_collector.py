@@ -264,7 +264,7 @@ def stacked(environments: Environments, depth: int) -> Environments:
 
 
 class Seeing:
-    """Takes the actions of a table, row by row, and keeps what the policy would see."""
+    """Chooses the actions of a table, row by row, and records the policy's input."""
 
     def __init__(self, actions: NDArray[Any]) -> None:
         self._actions = actions

@@ -1,4 +1,4 @@
-"""Segments of drawn actions: what they hold, how large they are, and where they end."""
+"""Segments of drawn actions: their content, their size, and their end."""
 
 import threading
 from itertools import pairwise
@@ -66,7 +66,7 @@ def test_segments_hold_the_log_probability_of_each_discrete_action() -> None:
 
 
 class Watching:
-    """Environments whose actions a test sees."""
+    """Environments that record their actions for a test."""
 
     def __init__(self, environments: Environments, monkeypatch: pytest.MonkeyPatch) -> None:
         self.actions: list[NDArray[Any]] = []
@@ -148,7 +148,7 @@ def test_there_is_room_for_log_probabilities(actions: ArraySpec, max_bytes: int)
 def test_a_segment_ends_before_the_loop_waits_for_a_newer_policy() -> None:
     environments, slot = make_environments("CartPole-v1", COUNT), PolicySlot()
     collecting = drawing(environments, logits_policy([0.0, 0.0]), most_steps=20, slot=slot)
-    # None comes, so the policy goes on, and no further segment is cut.
+    # No policy comes, so the present policy acts further, and no further segment is cut.
     lengths = [collect(collecting, environments.spec).steps for _ in range(5)]
     assert lengths == [8, 8, 4, 8, 8]
     slot.put(

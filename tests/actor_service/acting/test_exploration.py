@@ -1,4 +1,4 @@
-"""How environments are explored, with fixed generators and policies whose outputs are known."""
+"""Exploration of environments, with fixed generators and policies whose outputs are known."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def taken(
 
 
 def rates(epsilons: tuple[float, ...], steps: int = 8000, random_steps: int = 0) -> list[list[float]]:
-    """How often each environment took each action."""
+    """The share of each action in each environment."""
     exploration = Exploration(epsilons, (0.0,) * len(epsilons), random_steps)
     columns = taken(DISCRETE, constant_policy(VALUES), exploration, steps).T
     return [list(np.bincount(column, minlength=4) / steps) for column in columns]
@@ -114,7 +114,7 @@ def test_the_kind_of_actions_selects_the_exploration() -> None:
 
 
 def told(policy: Policy, exploration: Exploration, steps: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Actions taken and what they would have been without noise, [T, N, 2] each, at an observation of zeros."""
+    """The actions, and the actions without noise, [T, N, 2] each, at an observation of zeros."""
     loaded = OnnxPolicy(policy, OBSERVATIONS, len(exploration.noise), needs=(Role.GREEDY_ACTIONS,))
     explore = behavior_policy(
         CONTINUOUS, exploration, len(exploration.noise), np.random.default_rng(1), (GREEDY_ACTIONS,)
@@ -140,7 +140,7 @@ def test_actions_without_noise_are_in_the_columns_on_demand(policy: Policy, with
     actions, greedy = told(policy, Exploration((0.0,) * 2, (0.2,) * 2), 100)
     np.testing.assert_array_equal(greedy, np.broadcast_to(np.array(without_noise, np.float32), (100, 2, 2)))
     assert not np.array_equal(actions, greedy)
-    # And nothing is told, nor taken otherwise, where nobody asks.
+    # Without a request, the column is missing and the actions are the same.
     unasked = Exploration((0.0,) * 2, (0.2,) * 2)
     np.testing.assert_array_equal(taken(CONTINUOUS, policy, unasked, steps=100), actions)
     assert not behavior_policy(CONTINUOUS, unasked, 2, np.random.default_rng(0)).columns

@@ -1,4 +1,4 @@
-"""Whose turn it is: the newest policy's, and nobody's for long while a newer one is on its way."""
+"""The policy for each step: the newest policy, with a limited wait for a newer one."""
 
 import threading
 from collections.abc import Iterator

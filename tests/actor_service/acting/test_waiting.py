@@ -1,4 +1,4 @@
-"""How long an actor says that it has waited for credit: the scaling of actors rests on it."""
+"""The waiting time for credit that an actor reports. The scaling of actors depends on it."""
 
 import threading
 
@@ -8,7 +8,7 @@ from actorq.domain.trajectory import Evaluation
 
 
 class WatchedClock:
-    """Seconds that pass when a test says so; tells when it has been looked at so often."""
+    """Seconds that pass when a test says so. Reports when the clock has been read a given number of times."""
 
     def __init__(self) -> None:
         self.now = 0.0

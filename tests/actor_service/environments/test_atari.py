@@ -34,7 +34,7 @@ def test_the_spec_tells_single_frames_and_how_many_are_stacked() -> None:
     spec = describe_environment("ALE/Pong-v5")
     assert spec.observations == ArraySpec((84, 84), "uint8")
     assert spec.policy_observations.shape == (4, 84, 84)
-    # Pong's own six, of the eighteen that there are; half an hour of play in steps of four frames.
+    # Pong's own six actions out of eighteen; half an hour of play in steps of four frames.
     assert (spec.acting_size, spec.max_episode_steps, spec.frame_stack) == (6, 27_000, 4)
 
 

@@ -1,4 +1,4 @@
-"""What the launcher asks about an environment, in a process of its own."""
+"""The launcher's trial of an environment, in its own process."""
 
 import json
 import os

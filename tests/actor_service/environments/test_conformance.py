@@ -1,4 +1,4 @@
-"""What every backend of environments keeps to, whoever steps them."""
+"""The contract of all backends of environments."""
 
 from dataclasses import dataclass
 from typing import Any

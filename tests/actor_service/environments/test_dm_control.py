@@ -45,7 +45,7 @@ def test_a_batch_is_the_suites_tasks_side_by_side_with_their_parts_in_order() ->
 
 
 def test_a_discount_of_zero_terminates_and_any_other_end_truncates() -> None:
-    # The linear regulator terminates when it has come to rest; all else ends by time.
+    # The linear regulator terminates at rest. All other tasks end by time.
     batch = make_environments("dm_control/lqr-lqr_2_1", 1)
     batch.reset(1)
     task = batch._singles[0]  # type: ignore[attr-defined]
@@ -87,7 +87,8 @@ def test_a_seed_also_draws_a_model_that_is_random() -> None:
 def test_every_task_of_the_suite_can_be_stepped() -> None:
     from dm_control import suite
 
-    # One of each domain, for time; the tasks of a domain differ in rewards, but for the one that draws its terrain.
+    # One task of each domain, to save time. Other tasks of a domain differ only in rewards, except the one that draws
+    # its terrain.
     for domain, task in (*dict(suite.ALL_TASKS).items(), ("quadruped", "escape")):
         batch = make_environments(f"dm_control/{domain}-{task}", 1)
         batch.reset(0)
@@ -130,7 +131,7 @@ import os; os._exit(0)
 
 
 def drawn(script: str = DRAW, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Draw in a process of its own: how MuJoCo draws is chosen once per process."""
+    """Draw in a separate process, because MuJoCo's drawing library is chosen once per process."""
     environment = {name: value for name, value in os.environ.items() if name not in ("MUJOCO_GL", "DISPLAY")}
     return subprocess.run(
         [sys.executable, "-c", script],

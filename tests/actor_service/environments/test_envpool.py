@@ -68,7 +68,7 @@ def test_a_task_that_envpool_lacks_or_defines_differently_is_refused(environment
 
 
 def compare(environment_id: str, other: Any, actions: NDArray[Any], tolerance: float = 1e-4) -> None:
-    """Step EnvPool's environment, and `other(observation, action)` from the state that each observation tells."""
+    """Step EnvPool's environment, and `other(observation, action)` from the state in each observation."""
     batch = make_environments(environment_id, 1, "envpool")
     observations = batch.reset(3).copy()
     for action in actions:

@@ -1,4 +1,4 @@
-"""Environments that raise or give NaN: they go on, the others never notice, and who steps them is told."""
+"""Environments that raise or return NaN: they continue, the others are not affected, and the caller gets the faults."""
 
 import re
 from itertools import pairwise
@@ -43,7 +43,7 @@ def test_an_environment_that_fails_begins_a_new_episode(name: str, restarted: bo
     step = environments.step(actions(1))
     assert [(fault.environment, fault.restarted) for fault in step.faults] == [(1, restarted)]
     assert re.search(fact, step.faults[0].reason)
-    # Of the episode that failed nothing is left; a new one made anew counts its episodes from 1.
+    # Nothing is left of the failed episode. A recreated environment counts its episodes from 1.
     np.testing.assert_array_equal(step.observations, [[5, 1], [0, 1 if restarted else 2], [5, 1]])
     np.testing.assert_array_equal(step.rewards, [1, 0, 1])
     np.testing.assert_array_equal(step.valid, [True, False, True])

@@ -20,7 +20,7 @@ BOTH = spaces.Dict({"image": IMAGE, "arm": VECTOR, "way": spaces.Discrete(3, sta
 
 
 class Told(gymnasium.Env[Any, Any]):
-    """Returns what it is given, and remembers the actions."""
+    """Returns given observations and records the actions."""
 
     def __init__(self, observations: spaces.Space[Any], actions: spaces.Space[Any] | None = None) -> None:
         self.observation_space, self.action_space = observations, actions or spaces.Discrete(3)

@@ -1,4 +1,4 @@
-"""An explorer and an evaluator take turns in one environment, an episode at a time."""
+"""An explorer and an evaluator alternate in one environment, by episodes."""
 
 import threading
 from typing import Any
@@ -10,7 +10,7 @@ from actor_service.environments.shared import SharedEnvironment, User
 
 
 class Recorded(gymnasium.Env[Any, Any]):
-    """Episodes of three steps. Records who called: its users reset it with their name as option."""
+    """Episodes of three steps. Records its users, which reset it with their name as option."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (1,))
     action_space = gymnasium.spaces.Discrete(2)

@@ -1,4 +1,4 @@
-"""The trial of an environment measures what a run would meet."""
+"""The trial of an environment measures what matters for a run."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def test_failed_steps_are_counted_by_reason() -> None:
     ((reason, count),) = figures["faults"].items()
     assert "NaN" in reason
     assert 50 < count < 150
-    # The episode's number goes on over resets, and seeds are ignored.
+    # The episode's number continues over resets, and seeds are ignored.
     assert not figures["repeats"]
 
 
@@ -53,7 +53,7 @@ def test_a_trial_ends_by_time_too() -> None:
 
 
 def test_the_launcher_gets_messages_between_slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A step takes 0.4 s, and as long passes until the next one.
+    # A step has 0.4 s, and the time until the next step is equally long.
     clock = iter(np.arange(0.0, 1e6, 0.4))
     monkeypatch.setattr("actor_service.environments.trial.time.perf_counter", lambda: next(clock))
     told: list[int] = []
@@ -61,5 +61,5 @@ def test_the_launcher_gets_messages_between_slow_steps(monkeypatch: pytest.Monke
     figures = play(environments, 50, 1e9, alive=lambda: told.append(1))
     environments.close()
     assert figures["seconds"] == pytest.approx(50 * 0.4)
-    # Each of the three compared episodes has a second: two steps. One word in two steps.
+    # Each of the three compared episodes has a second: two steps. One message for two steps.
     assert len(told) == (50 + 3 * 2) // 2

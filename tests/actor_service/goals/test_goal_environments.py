@@ -1,4 +1,4 @@
-"""Environments with goals at the door: where the goals are, and what they say of other goals and of success."""
+"""Environments with goals: the position of the goals, and the rewards and successes of other goals."""
 
 from typing import Any
 

@@ -35,7 +35,7 @@ def _rewards(achieved: NDArray[Any], desired: NDArray[Any]) -> tuple[NDArray[np.
 def _segment(sequence: int, ends: str, first: int = 1, follows: bool = True, frame_stack: int = 1) -> Segment:
     """A segment of one environment. Achieved goals count up from `first`; the desired goal is 500.
 
-    ends: for each step "." (goes on), "T" (terminated), "L" (truncated) or "R" (resets only).
+    ends: for each step "." (continues), "T" (terminated), "L" (truncated) or "R" (resets only).
     """
     steps = len(ends)
     observations = np.zeros((frame_stack + steps, 1, 3), np.float32)

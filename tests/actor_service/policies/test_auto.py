@@ -30,13 +30,13 @@ def policies(version: int, graph_digest: bytes = b"first".ljust(32)) -> list[Pol
 
 
 class Side:
-    """The actor around a subscription; what is to be chosen stands in `choices`."""
+    """The actor around a subscription. `choices` has the schemes to choose."""
 
     def __init__(self, address: str) -> None:
         self.slot = PolicySlot()
         self.faults: queue.Queue[BaseException] = queue.Queue()
         self.choices: queue.Queue[Selection | ActorQError] = queue.Queue()
-        # What each choice was made among, and what acted.
+        # The candidates of each choice, and the acting scheme.
         self.chosen_among: queue.Queue[tuple[dict[str, int], str]] = queue.Queue()
         self.check = PolicyCheck(self._load, self.slot.wake, discrete=True)
         self.clients: list[QuantizerClient] = []
@@ -65,7 +65,7 @@ class Side:
         return self.chosen_among.get(timeout=DEADLINE_S)
 
     def settles(self) -> bool:
-        """Wait until what acts is what was chosen for it."""
+        """Wait until the chosen scheme acts."""
         return self.slot.wait(self.subscription.settled, DEADLINE_S) is not None
 
     def _load(self, policy: Policy) -> OnnxPolicy:

@@ -1,4 +1,4 @@
-"""An actor whose processor computes a scheme wrongly finds that out and acts with int8-weights."""
+"""An actor whose processor computes a scheme wrongly detects this and acts with int8-weights."""
 
 import logging
 import queue
@@ -26,7 +26,7 @@ REPORT = FidelityReport(256, 0.05, 0.15, 0.01, 0.03, 0.97, (LayerReport("a", "in
 
 
 def policy(scheme: str, version: int = 1, factor: float = 1.0, report: FidelityReport = REPORT) -> Policy:
-    """A policy whose outputs are those of fp32 times `factor`."""
+    """A policy whose outputs are `factor` times those of fp32."""
     plain = as_policy(linear_policy(WEIGHTS * factor, np.zeros(2, np.float32)).model, version, scheme)
     return replace(plain, descriptor=replace(plain.descriptor, fidelity=report, graph_digest=b"t" * 32))
 
@@ -114,7 +114,7 @@ def test_a_policy_with_the_reported_error_stays_and_is_not_compared_again(
 
 def test_a_comparison_that_fails_is_tried_again_with_a_newer_version(quantizer: ScriptedQuantizer, side: Side) -> None:
     quantizer.watched()
-    quantizer.serve(policy("int8", 5, factor=0.5))  # which nobody can get
+    quantizer.serve(policy("int8", 5, factor=0.5))  # a policy that cannot be requested
     side.acts("int8", 5)
     assert quantizer.asked.get(timeout=DEADLINE_S) == "int8"
     quantizer.offer(policy("fp32", 6), policy("int8", 6, factor=0.5))

@@ -1,4 +1,4 @@
-"""A loaded policy computes what ONNX Runtime computes; the slot hands it over."""
+"""A loaded policy computes the same as ONNX Runtime; the slot passes it to the loop."""
 
 import threading
 from pathlib import Path
@@ -130,7 +130,7 @@ def test_a_stochastic_policy_gives_greedy_actions_on_demand() -> None:
     loaded = OnnxPolicy(policy, VECTOR, 2, needs=(Role.GREEDY_ACTIONS,))
     np.testing.assert_allclose(loaded(observations, noise), noise + [[10], [1]])
     np.testing.assert_allclose(loaded.outputs[Role.GREEDY_ACTIONS], [[10] * 3, [1] * 3])
-    # Who does not ask, as evaluators do not, has a policy like any other.
+    # A caller without needs, such as an evaluator, gets a policy like any other.
     np.testing.assert_allclose(OnnxPolicy(policy, VECTOR, 2)(observations), [[10] * 3, [1] * 3])
 
 
@@ -291,7 +291,7 @@ def test_only_the_last_activations_are_kept(slot: PolicySlot) -> None:
 
 
 def test_a_policy_runs_on_the_thread_that_calls_it() -> None:
-    # Threads of its own would take the cores of other actors.
+    # Its own threads would use the cores of other actors.
     process = psutil.Process()
     first = OnnxPolicy(random_policy(4, 2), VECTOR, 1)
     before = process.num_threads()

@@ -1,4 +1,4 @@
-"""Which scheme is taken among real models, with times that the test gives."""
+"""The choice of a scheme among real models, with given times."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ REFUSED = (RefusedRung(("a",), 0.5, 0.5, 0.5),)
 def policy(
     scheme: str, layers: tuple[LayerReport, ...] = QUANTIZED, passed: bool = True, refused: bool = False
 ) -> Policy:
-    """A policy that acts, with a report of its own."""
+    """A policy that acts, with its own report."""
     plain = as_policy(constant_policy([0.0, 1.0]).model, scheme=scheme)
     if scheme == "fp32":
         layers = tuple(replace(layer, weights=FLOAT32, reason="scheme fp32") for layer in layers)

@@ -1,4 +1,4 @@
-"""The newest good policy is in the slot, whatever the quantizer sends."""
+"""The newest valid policy is in the slot, for any policies from the quantizer."""
 
 import logging
 import queue
@@ -139,7 +139,7 @@ def test_a_broken_policy_opens_the_stream_again(quantizer: ScriptedQuantizer, si
     quantizer.watched()
     quantizer.serve(good(1))
     assert side.has(1)
-    # Its digest fits its descriptor no more.
+    # Its digest no longer matches its descriptor.
     quantizer.serve(replace(good(2), model=b"other bytes"))
     assert quantizer.watched().after_version == 1
     # A name that reaches for the terminal.

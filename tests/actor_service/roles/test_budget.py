@@ -1,4 +1,4 @@
-"""The CPU time that evaluations may take."""
+"""The CPU time for evaluations."""
 
 import random
 

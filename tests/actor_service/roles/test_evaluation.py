@@ -157,7 +157,7 @@ def test_an_environment_that_fails_in_every_episode_is_given_up() -> None:
 
 
 def test_a_stochastic_policy_is_evaluated_without_its_noise() -> None:
-    # Its action is the sum of an observation of Pendulum, whatever the noise.
+    # Its action is the sum of Pendulum's observation, for any noise.
     environments = make_environments("Pendulum-v1", 1)
     expected, observations = 0.0, environments.reset(5)
     for _ in range(200):
@@ -189,7 +189,7 @@ def test_actions_are_drawn_where_that_is_wanted() -> None:
 
 
 def test_drawn_continuous_actions_are_those_of_the_environment() -> None:
-    # Nearly no noise, and a mean far beyond the bounds: whatever is drawn, the torque is the highest one.
+    # Nearly no noise, and a mean far beyond the bounds: for all draws, the torque is the highest one.
     environments = make_environments("Pendulum-v1", 1)
     environments.reset(5)
     expected = sum(float(environments.step(np.full((1, 1), 2.0, np.float32)).rewards[0]) for _ in range(200))

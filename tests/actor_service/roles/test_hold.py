@@ -1,4 +1,4 @@
-"""An evaluator has the version that it evaluates held, if there is somebody to hold it."""
+"""An evaluator holds the version that it evaluates, if a quantizer can hold it."""
 
 import logging
 from collections.abc import Iterator

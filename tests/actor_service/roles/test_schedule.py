@@ -1,4 +1,4 @@
-"""Which versions an evaluator takes."""
+"""The versions that an evaluator evaluates."""
 
 from dataclasses import replace
 
@@ -104,7 +104,7 @@ def test_a_target_success_is_compared_with_success_rates() -> None:
     run = membership(target_success=0.95, evaluation_period_updates=10).run
     spec = replace(SPEC, reward_threshold=475.0)
     schedule = EvaluationSchedule.of(run, spec, affordable=lambda: False)
-    # None from an environment that does not tell.
+    # Empty for an environment that does not report success.
     for score, near in ((None, False), (0.0, False), (0.5, False), (0.8, True)):
         schedule.ended(score)
         assert schedule.is_due(version(3, 30)) is near

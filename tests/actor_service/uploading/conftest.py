@@ -1,4 +1,4 @@
-"""An uploader whose learner does what a test tells it to."""
+"""An uploader with a learner that a test scripts."""
 
 from collections.abc import Iterator
 

@@ -114,7 +114,7 @@ def test_a_refusal_that_a_retry_cannot_fix_is_a_fault(learner: ScriptedLearner, 
     fault = side.fault()
     assert isinstance(fault, type(error))
     assert str(error) in str(fault)
-    # After a conflict it asks once more whether its name is its own.
+    # After a conflict it joins once more, to check whether the name is its own.
     assert side.joins == 1 + isinstance(error, ConflictError)
 
 
@@ -170,7 +170,7 @@ def test_an_unrecoverable_loss_is_logged_and_the_actor_continues(
     put(uploader, 1, 2, 3)
     learner.answer(credit=3)
     assert learner.received(3) == segments(1, 2, 3)
-    # The learner says that 2 is on its disk, and comes back from an older copy of it.
+    # The learner reports that 2 is on its disk, and returns from an older copy of it.
     learner.answer(acknowledged=3, credit=3, durable_sequence=2)
     assert uploader.flush(DEADLINE_S) == 0
     side.stored = 0

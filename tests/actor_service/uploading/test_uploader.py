@@ -1,4 +1,4 @@
-"""Exactly once and in order, whatever the learner at the other end does."""
+"""Segments arrive exactly once and in order, for any behavior of the learner."""
 
 import asyncio
 import queue
@@ -38,7 +38,7 @@ def test_segments_are_sent_in_order_within_the_credit(learner: ScriptedLearner, 
 
 
 class Putting(threading.Thread):
-    """Puts a segment on a thread of its own, for it may have to wait."""
+    """Puts a segment on its own thread, because it may have to wait."""
 
     def __init__(self, uploader: Uploader, sequence: int, stop: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -123,7 +123,7 @@ def test_flush_counts_what_is_not_acknowledged(learner: ScriptedLearner, side: S
     assert learner.received(2) == segments(1, 2)
     assert uploader.flush(0.0) == 3
     learner.answer(acknowledged=2, credit=3)
-    assert learner.received(1) == segments(3)  # sent after the answer was taken
+    assert learner.received(1) == segments(3)  # sent after the answer was received
     assert uploader.flush(0.0) == 1
     learner.answer(acknowledged=3, credit=3)
     assert uploader.flush(DEADLINE_S) == 0
@@ -185,7 +185,7 @@ def test_a_report_follows_the_first_segment_even_in_a_short_run(learner: Scripte
     learner.answer(credit=1)
     uploader.put(small_segment(1), FOREVER)
     assert learner.reports.get(timeout=DEADLINE_S).environment_steps == 2
-    # None follows the next ones, and the last word is the third.
+    # No report follows the next ones, and the last message is the third report.
     learner.answer(acknowledged=1, credit=3)
     put(uploader, 2, 3)
     learner.received(3)

@@ -19,7 +19,7 @@ FOREVER = threading.Event()
 
 
 class Side:
-    """The actor around an uploader: what it joins with, and what it is told."""
+    """The actor around an uploader: its arguments for Join, and the calls that it receives."""
 
     def __init__(self, client: LearnerClient) -> None:
         self.stored = 0

@@ -100,7 +100,7 @@ def test_an_acknowledgement_does_not_wait_for_a_segment_that_has_no_reservation(
     loop, limiter = SimulatedLoop(), limiter_for(2)
     credits_, (slow, idle) = leased(loop, limiter, "ab")
     loop.pass_time(2.1)
-    # One lease of the idle stream is taken for the first segment, and it uses the other one itself.
+    # One lease of the idle stream is used for the first segment. The stream itself uses the other lease.
     assert spend(credits_, slow, 1)
     assert spend(credits_, idle, 1)
     assert spend(credits_, slow, 2)
@@ -118,7 +118,7 @@ async def test_scarce_credit_goes_to_all_streams_in_turn() -> None:
     streams = [stream(name) for name in "abc"]
     for each in streams:
         credits_.open(each)
-    # The first two were alone for a moment and took their windows.
+    # The first two were alone for a moment and got their windows.
     assert [each.credit for each in streams] == [2, 2, 0]
     for each in streams[:2]:
         arrive(credits_, limiter, each, 1)
@@ -226,13 +226,13 @@ async def test_nothing_is_granted_once_the_run_ends() -> None:
     limiter.sample(SEGMENT)
     await asyncio.sleep(0)
     assert (before.credit, late.credit) == (2, 0)
-    # What had been granted is still taken.
+    # Granted credit is still accepted.
     arrive(credits_, limiter, before, 2)
     assert not spend(credits_, before, 3)
 
 
 def leased(loop: SimulatedLoop, limiter: RateLimiter, names: str) -> tuple[Credits, list[ActorStream]]:
-    """Credits on simulated time, and open streams that were granted what there is."""
+    """Credits on simulated time, and open streams that were granted all available credit."""
     credits_ = credits_on(loop, limiter, SEGMENT)
     streams = [stream(name) for name in names]
     for each in streams:
@@ -248,7 +248,7 @@ def test_a_silent_stream_loses_its_lease_after_two_seconds_if_others_wait() -> N
     assert good.credit == 0
     loop.pass_time(0.2)
     assert good.credit == 2
-    # What it was told holds: it may still send.
+    # Its credit holds: it may still send.
     assert silent.credit == 2
 
 

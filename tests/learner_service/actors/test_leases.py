@@ -1,4 +1,4 @@
-"""Whatever silent, slow and dead streams do, the others go on, and the limiter's ratio holds."""
+"""Despite silent, slow and dead streams, the others continue, and the limiter's ratio holds."""
 
 import random
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ class Holder:
 class World:
     """A learner that samples whenever it may, and holders of all kinds, on simulated time.
 
-    rollout_size: of an on-policy learner that takes `batch` samples of each rollout; 0 for a learner with a replay.
+    rollout_size: of an on-policy learner that uses `batch` samples of each rollout; 0 for a learner with a replay.
     """
 
     kinds: list[Kind]
@@ -146,7 +146,7 @@ def test_no_set_of_silent_slow_or_dead_holders_stops_the_others(
 
 @pytest.mark.parametrize(("kind", "segments"), [("silent", 300), ("slow", 300), ("dead", 300), ("late", 5)])
 def test_one_good_actor_continues_among_five_hundred_bad_ones(kind: Kind, segments: int) -> None:
-    """Late ones send data too, so that it gets its share of a learner that takes one segment at a time."""
+    """Late streams send data too, so the good stream gets its share of a learner that uses one segment at a time."""
     kinds: list[Kind] = [kind] * 500
     world = World([*kinds, "good"], error_buffer=8.0, batch=8, seed=1)
     world.run(40.0)

@@ -37,7 +37,7 @@ def test_an_index_is_reused_after_its_holder_has_left(members: Members) -> None:
     first, _ = members.join("a", 1, "actor"), members.join("b", 1, "actor")
     members.disconnect(members.connect("a", 1))
     assert members.join("c", 1, "actor").index == first.index
-    # Its name is known, but somebody else holds its index now.
+    # Its name is known, but another member holds its index now.
     assert members.join("a", 2, "actor").index == 2
 
 

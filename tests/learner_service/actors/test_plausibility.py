@@ -1,4 +1,4 @@
-"""Evaluations against what actors have seen: honest ones pass, impossible ones are flagged with the reason."""
+"""Evaluations compared with the actors' data: honest evaluations pass, impossible ones are flagged with the reason."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from tests.learner_service.learner_parts import evaluation, segment
 
 
 def after(rewards: float, *returns: float, step_limit: int = 0) -> Plausibility:
-    """The record of actors that were given so much reward in each step, and whose episodes had these returns."""
+    """The record after actors had these rewards in each step, and episodes with these returns."""
     record = Plausibility(step_limit)
     episodes = tuple(Episode(each, 10, 0) for each in returns)
     record.update(segment(1, rewards=np.full((4, 2), rewards, np.float32), episodes=episodes))
@@ -37,7 +37,7 @@ def test_nothing_is_flagged_if_actors_have_other_rewards_than_evaluations() -> N
 
 
 def test_a_policy_may_be_good_before_any_exploring_episode_has_ended() -> None:
-    """As it was on Acrobot: it reached the goal, whose reward is 0, before any actor did."""
+    """As on Acrobot: the policy reached the goal, whose reward is 0, before any actor did."""
     record = after(-1.0, step_limit=500)
     assert record.doubt(judged(-83.0, 84)) == ""
     assert "above -84.0" in record.doubt(judged(-1.0, 84))
@@ -48,7 +48,7 @@ def test_a_return_above_the_largest_reward_in_each_step_is_flagged() -> None:
     assert record.doubt(judged(500.0, 500)) == ""
     assert record.doubt(judged(514.0, 500)) == ""
     assert re.search(r"600\.0 .*above 500\.0, .*\(1\)", record.doubt(judged(600.0, 500)))
-    # It says that its episodes were longer than the environment's can be.
+    # It reports episodes that are longer than the environment allows.
     assert "above 500.0" in record.doubt(judged(600.0, 100_000))
 
 

@@ -1,4 +1,4 @@
-"""Outliers of one actor are left out of calibration; what many actors see stays."""
+"""Outliers of one actor are left out of calibration; values of many actors stay."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Which schemes may act in a run, and which policy stands for it."""
+"""The schemes that may act in a run, and the policy that represents the run."""
 
 from dataclasses import replace
 
@@ -67,6 +67,6 @@ def test_with_auto_and_no_report_the_first_policy_is_chosen() -> None:
 def test_with_auto_a_policy_that_became_fp32_is_found_by_its_effective_scheme() -> None:
     policies = [policy("int4"), policy("int8", FLOAT32)]
     assert policy_of("auto", policies, actors("fp32")) is policies[1]
-    # But not before one that was asked for.
+    # But not before a requested scheme.
     policies.append(policy("fp32"))
     assert policy_of("auto", policies, actors("fp32")) is policies[2]

@@ -43,7 +43,7 @@ def test_the_share_is_normal_as_soon_as_the_actor_returns(caplog: pytest.LogCapt
     assert "all 2 actors" in caplog.text
     caplog.clear()
     assert after(found, clock, 30, "a") == 128
-    # When all are gone, none is back.
+    # When all are missing, none has returned.
     assert found.update(()) == 0
     assert "all 2 actors" not in caplog.text
     assert found.update(("a", "b")) == 0

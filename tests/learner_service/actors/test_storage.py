@@ -1,4 +1,4 @@
-"""What waits for the replay's lock or the disk waits on a thread of its own."""
+"""Work that waits for the replay's lock or the disk runs on its own thread."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Small algorithms of every kind, batches for them, and how to see what they have learned without looking inside."""
+"""Small algorithms of every kind, batches for them, and a measure of their learning that needs no internals."""
 
 import os
 from dataclasses import replace
@@ -15,7 +15,7 @@ from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.algorithms import Algorithm, make_algorithm
 from learner_service.batch import Batch
 
-# As a learner's process has it by default; more threads only wait for each other on networks this small.
+# The default of a learner's process. More threads only wait for each other on networks this small.
 torch.set_num_threads(1)
 
 # The device of all algorithms made here.
@@ -26,7 +26,7 @@ of_the_cpu = pytest.mark.skipif(DEVICE.type != "cpu", reason="is about the CPU")
 
 ALGORITHMS = ("dqn", "d4pg", "td3", "sac")
 BATCH = 32
-# The lowest return that D4PG's critic can express here, and what all of them are probed with.
+# The lowest return that D4PG's critic can express here, used to probe all algorithms.
 LOWEST = -10.0
 
 DISCRETE = EnvironmentSpec("Discrete-v0", ArraySpec((3,), "float32"), ArraySpec((), "int64"), sizes=(3,))
@@ -73,7 +73,7 @@ def on_device(array: NDArray[Any]) -> torch.Tensor:
 
 
 def random_actions(rng: np.random.Generator, spec: EnvironmentSpec, size: int) -> NDArray[Any]:
-    """Uniform over all that there are."""
+    """Uniform over all actions."""
     if spec.sizes:
         return rng.integers(spec.acting_size, size=size)
     low, high = spec.actions.bounds()
@@ -112,7 +112,7 @@ def with_windows(rng: np.random.Generator, batch: Batch, n_step: int) -> Batch:
 
 
 def spoil(rng: np.random.Generator, numbers: NDArray[Any]) -> None:
-    """Replace a fifth of the numbers by the largest and the smallest that the learner takes from an actor."""
+    """Replace a fifth of the numbers by the largest and the smallest number that the learner accepts from an actor."""
     places = rng.random(numbers.shape) < 0.2
     numbers[places] = rng.choice([-LARGEST_NUMBER, LARGEST_NUMBER], size=int(places.sum()))
 
@@ -144,10 +144,10 @@ def rows(batch: Batch, chosen: slice) -> Batch:
 
 
 def values(algorithm: Algorithm, observations: NDArray[Any], actions: NDArray[Any]) -> NDArray[np.float32]:
-    """What the algorithm believes taking these actions is worth, float32[B]; the mean of two critics.
+    """The algorithm's values of these actions, float32[B]; the mean of two critics.
 
-    Read off the priorities of terminal transitions whose return is so low that |TD error| = value - return. The
-    algorithm is left as it was.
+    Derived from the priorities of terminal transitions whose return is so low that |TD error| = value - return. The
+    algorithm is not changed.
     """
     size = len(observations)
     padded = -(-size // algorithm.batch_size) * algorithm.batch_size

@@ -13,9 +13,9 @@ STATES = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [0, 1, 1]], np.fl
 
 
 class Chain:
-    """Five states in a row, from the first one. Action 0 goes back, 1 stays, 2 goes on.
+    """Five states in a row, from the first one. Action 0 moves back, 1 stays, 2 moves forward.
 
-    Going on from the last state ends the episode with a reward of 1. After 20 steps the time is over.
+    Moving forward from the last state ends the episode with a reward of 1. After 20 steps the time is over.
     """
 
     limit = 20

@@ -35,7 +35,7 @@ def steps_of(rewards: list[float], terminated: list[int], truncated: list[int], 
 def test_gae_of_a_terminal_state_a_time_limit_a_reset_and_the_end_by_hand() -> None:
     """gamma = 1/2, lambda = 1/2, so errors decay by 1/4.
 
-    Step 0 goes on; step 1 reaches a terminal state; 2 resets; 3 goes on; 4 is cut by a time limit; 5 resets; 6 is the
+    Steps 0 and 3 continue; step 1 reaches a terminal state; a time limit ends step 4; steps 2 and 5 reset; 6 is the
     last step of the segment.
     """
     steps = steps_of(

@@ -1,4 +1,4 @@
-"""What every algorithm must do, whatever its update."""
+"""The contract of every algorithm."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -224,7 +224,7 @@ STATES = np.array([[1.0, 0.0, 0.5], [0.0, 1.0, -0.5], [9.0, 9.0, 9.0]], np.float
 
 
 def chain(rng: np.random.Generator, spec: EnvironmentSpec, end: str) -> Segment:
-    """Steps of 64 environments: first state, second state, reset. A terminal state is one that occurs nowhere else."""
+    """Steps of 64 environments: first state, second state, reset. A terminal state occurs nowhere else."""
     environments, after = 64, 2 if end == "terminated" else 1
     last, never = np.zeros((3, environments), np.bool_), np.zeros((3, environments), np.bool_)
     last[1] = True

@@ -1,4 +1,4 @@
-"""Algorithms on a GPU compute what they compute on the CPU, and states move between both.
+"""Algorithms compute the same on a GPU as on the CPU, and states move between both.
 
 `TEST_DEVICE=cuda` runs all other tests of this folder that make an algorithm on a GPU, too.
 """
@@ -63,7 +63,7 @@ def compare(
 
 
 def distance(array: NDArray[np.float32], expected: NDArray[np.float32]) -> float:
-    """The norm of the difference, as a share of the norm of what is expected."""
+    """The norm of the difference, relative to the norm of the expected array."""
     return float(np.linalg.norm(array - expected) / max(float(np.linalg.norm(expected)), 1e-3))
 
 

@@ -30,7 +30,7 @@ def test_a_resumed_algorithm_continues_bit_for_bit(name: str, normalize: bool) -
     spec, rng = spec_of(name), np.random.default_rng(0)
     original = make(name, normalize_observations=normalize)
     original.normalize(np.full(3, 0.5), np.full(3, 2.0))
-    # An odd number, so that what is due every other update is due at once.
+    # An odd number, so that every second update is due at once.
     original.update(random_batch(rng, spec, 5 * BATCH), ones(5 * BATCH))
     state = {key: value.cpu().numpy().copy() for key, value in original.state().items()}
     resumed = [make(name, seed=seed, normalize_observations=normalize) for seed in (7, 8)]
@@ -93,7 +93,7 @@ def test_the_same_seed_gives_the_same_networks_after_any_draws_of_torch(name: st
 
 @pytest.mark.parametrize("name", ["td3", "sac"])
 def test_a_state_of_another_device_kind_continues_with_other_noise(name: str) -> None:
-    """A GPU's generator has 16 bytes of state, the CPU's has 5056: it cannot go on with the numbers of the other."""
+    """A GPU's generator has 16 bytes of state, the CPU's has 5056, so it cannot continue the other's numbers."""
     original = trained(make(name), spec_of(name))
     elsewhere = 16 if DEVICE.type == "cpu" else 5056
     moved = {**original.state(), "generator": torch.arange(elsewhere).to(torch.uint8)}
@@ -102,6 +102,6 @@ def test_a_state_of_another_device_kind_continues_with_other_noise(name: str) ->
         algorithm.load_state(moved)
         for key, value in original.state().items():
             assert key == "generator" or torch.equal(algorithm.state()[key], value), key
-    # The same noise in every run that goes on from there.
+    # The same noise in every run that continues from there.
     assert_equal_states(*resumed)
     assert not torch.equal(resumed[0].state()["generator"], make(name).state()["generator"])

@@ -169,7 +169,7 @@ def test_the_policy_acts_within_the_bounds_of_each_component_and_begins_in_their
 
 
 def test_the_policy_is_updated_by_the_critic_but_not_the_other_way_round() -> None:
-    # No learning of the critic: what changes it would have to come from the policy's update.
+    # The critic does not learn, so any change of it would come from the policy's update.
     d4pg = make(critic_learning_rate=1e-30)
     before = d4pg.state()
     d4pg.update(random_batch(np.random.default_rng(0), BATCH), ones(BATCH))

@@ -150,7 +150,7 @@ def test_double_and_single_targets_differ_as_in_the_equation() -> None:
 
 
 def drifted_apart() -> dict[str, Tensor]:
-    """A state whose online network has learned that what the target network prefers is bad."""
+    """A state whose online network has learned a low value for the action that the target network prefers."""
     dqn = make_dqn(target_update_period=10_000, learning_rate=0.01, learning_rate_end=0.01)
     batch = random_batch(np.random.default_rng(8), 100 * BATCH)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What every on-policy algorithm must do, whatever its update."""
+"""The contract of every on-policy algorithm."""
 
 import math
 from dataclasses import replace

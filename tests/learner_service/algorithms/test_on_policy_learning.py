@@ -1,4 +1,4 @@
-"""PPO and IMPALA solve small tasks, also with actors whose policy is old and rounded."""
+"""PPO and IMPALA solve small tasks, even if the actors' policy is old and rounded."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("kind", STALE)
 def test_a_chain_is_learned(name: str, kind: str) -> None:
-    """At the end the policy goes on in each state, and states are worth what the discount leaves of the reward."""
+    """At the end the policy moves forward in each state, and values equal the discounted reward."""
     lag, temperature = STALE[kind]
     learner, actor = (make(name, DISCRETE, entropy_cost=0.003, **SETTINGS[name]) for _ in range(2))
     chain, rng, states = Chain(32), np.random.default_rng(0), [learner.state()]

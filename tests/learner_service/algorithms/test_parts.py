@@ -1,4 +1,4 @@
-"""Every algorithm on observations of several arrays, and those that take actions of several parts on these."""
+"""Every algorithm on observations of several arrays, and those that support actions of several parts on these."""
 
 from dataclasses import replace
 from typing import Any
@@ -132,7 +132,7 @@ _SPECS = {
 
 
 def rollout_of(spec: EnvironmentSpec, algorithm: Any, steps: int = 16, environments: int = 8) -> Batch:
-    """Random steps whose actions are allowed, with the probabilities of the present policy."""
+    """Random steps with legal actions, with the probabilities of the present policy."""
     rng, rows = np.random.default_rng(0), (steps, environments)
     plain = replace(spec, sizes=(), actions=CONTINUOUS.actions)
     found = on_policy_parts.random_trajectories(rng, plain, steps, environments)

@@ -1,4 +1,4 @@
-"""PPO: the paper's update to the last bit without staleness, and what staleness and rounding change."""
+"""PPO: the paper's update to the last bit without staleness, and the effects of staleness and rounding."""
 
 from typing import Any
 

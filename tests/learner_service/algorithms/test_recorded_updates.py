@@ -61,14 +61,14 @@ def test_recorded_updates_are_those_of_autograd(
     assert recorded.precision == ("bf16" if case == "bf16" else "fp32")
     by_autograd.can_record = False
     rng, spec, size = np.random.default_rng(0), spec_of(name), 3 * recorded.batch_size
-    # A state that is loaded is gone on from.
+    # Training continues from a loaded state.
     states = [recorded.state() for _ in range(2)]
     for updates in range(6):
         batch, weights = random_batch(rng, spec, size), rng.random(size, np.float32)
         if name == "sac" and case == "windows":
             batch = with_windows(rng, batch, 3)
         if updates == 4:
-            # From here on nothing is differentiated any more.
+            # From here on nothing is differentiated.
             for network in recorded.networks.values():
                 monkeypatch.setattr(network, "differentiate", None)
         if updates == 2:

@@ -1,4 +1,4 @@
-"""Algorithms by name, by entry point, by path; what does not fit is told in one line."""
+"""Algorithms by name, by entry point and by path. Other values give one line."""
 
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -116,7 +116,7 @@ def test_an_algorithm_without_settings_refuses_settings(tmp_path: Path, monkeypa
 def test_a_class_in_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "found_here.py").write_text("from learner_service.algorithms.dqn import DQN as Mine\n", "utf-8")
     monkeypatch.chdir(tmp_path)
-    # What `load` adds to it is taken away again.
+    # The changes of `load` are undone.
     monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
     assert algorithm_class("found_here:Mine").name == "dqn"
 

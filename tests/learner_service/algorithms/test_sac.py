@@ -123,7 +123,7 @@ def _q(observations: Tensor, actions: Tensor, critics: list[Tensor]) -> tuple[Te
 
 
 def _descend(adam: torch.optim.Optimizer, loss: Tensor) -> None:
-    # Only these parameters' gradients are looked at, so that others' may be left behind.
+    # Only these parameters' gradients are checked, so other gradients may stay.
     adam.zero_grad()
     torch.autograd.backward(loss)
     adam.step()

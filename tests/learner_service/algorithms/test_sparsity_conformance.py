@@ -1,4 +1,4 @@
-"""What every algorithm must do with networks that are sparse, whatever its update."""
+"""The contract of every algorithm with sparse networks."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ from tests.learner_service.algorithms.algorithm_parts import (
 )
 
 SPARSITIES = {"actor": 0.6, "critic": 0.5}
-# Masks change with every fourth update, of which TD3's policy takes every second.
+# Masks change with every fourth update. TD3's policy uses every second update.
 PERIOD = 4
 KINDS: dict[str, dict[str, Any]] = {
     "static": {"method": "static"},
@@ -258,7 +258,7 @@ def test_a_sparse_network_learns() -> None:
 @of_the_cpu
 @pytest.mark.parametrize("kind", ["static", "rigl", "structured-rigl"])
 def test_products_that_skip_zeros_train_the_same_networks(name: str, kind: str) -> None:
-    """They are taken for large layers only, which the others here are not."""
+    """Sparse products are used only for large layers. The layers of other tests are small."""
     spec, layers = spec_of(name), ("policy_sizes", "critic_sizes") if name == "d4pg" else ("hidden_sizes",)
     sizes: dict[str, Any] = {**dict.fromkeys(layers, (150, 140)), "batch_size": 2 * BATCH}
     sparsity = {"actor": 0.95, "critic": 0.93}
@@ -267,7 +267,7 @@ def test_products_that_skip_zeros_train_the_same_networks(name: str, kind: str) 
         algorithm = sparse(name, kind, sparsity={**sparsity, "compressed_products": compressed}, **sizes)
         linear = [part for part in algorithm.policy.modules() if isinstance(part, Linear)]
         assert any(layer.active is not None for layer in linear) == compressed
-        # Through one change of the masks, and one step after it: later ones multiply what rounding has made different.
+        # Through one change of the masks, and one step after it. Later steps multiply rounding differences.
         update(algorithm, spec, 2 * (PERIOD + 2))
         found.append(algorithm.state())
     plain, compressed_state = found

@@ -152,7 +152,7 @@ def test_smoothed_target_actions_have_the_configured_noise_within_the_bounds() -
         generator = td3.state()["generator"]
         td3.load_state({**state, "generator": generator})
         part = rows(batch, slice(start, start + BATCH))
-        # What the critics think of the action that was taken is 0 here, so that the error is the target.
+        # The critics' value of the chosen action is 0 here, so that the error is the target.
         probe = Batch(
             observations=part.observations,
             actions=0 * part.actions,

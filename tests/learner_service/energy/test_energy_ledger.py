@@ -211,7 +211,7 @@ def test_machines_without_a_reading_make_room_and_metered_ones_stay() -> None:
         ledger.report_node(reading(1.0, node=node), meter="m")
     with pytest.raises(ExhaustedError, match="at most 1000 nodes with meters"):
         ledger.report_node(reading(1.0, node="another"), meter="m")
-    # A process must go on with its run although its machine cannot be accounted for.
+    # A process must continue its run although its machine cannot be accounted for.
     ledger.report_process(process(1.0, node="another"))
     assert ledger.state()["nodes"].keys() == set(metered)
 

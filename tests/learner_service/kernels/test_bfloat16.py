@@ -22,7 +22,7 @@ SWITCHED = 0.1
 
 
 def error(actual: Tensor, expected: Tensor) -> float:
-    """The norm of the difference, relative to what is expected."""
+    """The norm of the difference, relative to the expected values."""
     return float((actual - expected).detach().norm() / expected.detach().norm())
 
 
@@ -89,7 +89,7 @@ def test_a_copy_of_a_network_computes_in_float32() -> None:
 
 
 class TestRenewal:
-    """A layer multiplies by its present weights, whatever has changed them."""
+    """A layer multiplies by its present weights after any kind of change."""
 
     @pytest.fixture
     def parts(self) -> tuple[Linear, FlatParameters, Minimizer]:

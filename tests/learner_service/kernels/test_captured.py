@@ -14,7 +14,7 @@ GPU = torch.device("cuda")
 
 
 class Layer:
-    """A layer whose gradient goes to memory of its own, as that of `FlatParameters`."""
+    """A layer whose gradient is written to its own memory, like that of `FlatParameters`."""
 
     def __init__(self) -> None:
         self.layer = torch.nn.Linear(3, 2, device=GPU)

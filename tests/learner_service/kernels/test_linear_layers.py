@@ -22,7 +22,7 @@ def data(rows: int, inputs: int) -> Tensor:
 
 @pytest.fixture(params=["oneDNN", "MKL"])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What multiplies large matrices, whatever this processor is."""
+    """The library for large products, for any processor."""
     chosen = onednn_product() if request.param == "oneDNN" else plain_product
     monkeypatch.setattr(layers, "large_product", lambda: chosen)
 

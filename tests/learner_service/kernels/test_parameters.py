@@ -1,4 +1,4 @@
-"""A module whose parameters live in one vector is the same module."""
+"""A module whose parameters are in one vector is the same module."""
 
 import copy
 

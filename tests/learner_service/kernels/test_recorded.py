@@ -139,7 +139,7 @@ def test_memory_that_is_written_and_views_of_it_are_written_by_the_recording() -
 
 @pytest.mark.parametrize("outputs", [1, 6, 12, 16])
 def test_a_layer_and_a_normalization_have_the_same_numbers_in_a_recording(outputs: int) -> None:
-    """TorchScript would make two operations of a layer. Of a normalization nobody asks for some gradients."""
+    """TorchScript would make two operations of a layer. Some gradients of a normalization are not needed."""
     torch.manual_seed(0)
     head, norm = torch.nn.Linear(256, outputs), torch.nn.LayerNorm(256).requires_grad_(False)
 
@@ -182,7 +182,7 @@ def test_other_functions_of_torchscript_are_compiled_as_usual() -> None:
 
 
 def test_recording_does_not_import_torchs_compiler() -> None:
-    """It takes most of a second, in which the learner makes no updates."""
+    """The import lasts most of a second, in which the learner makes no updates."""
     code = (
         "import sys, torch; from learner_service.kernels.recorded import record; "
         "record(lambda x: (2 * x,), (torch.ones(4),)); assert 'torch._dynamo' not in sys.modules"

@@ -1,4 +1,4 @@
-"""torch's private operations give what their public forms give, and these take over where torch lacks them."""
+"""torch's private operations give the results of their public forms, which replace them if torch lacks them."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,7 +24,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 def forget() -> None:
-    """Operations are chosen anew from now on."""
+    """Operations are chosen again after this call."""
     for chosen in (torch_private.adam_step, torch_private.onednn_product, linear.large_product):
         chosen.cache_clear()
 

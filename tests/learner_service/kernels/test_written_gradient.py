@@ -16,7 +16,7 @@ ROWS = 160
 
 
 class Wide(nn.Module):
-    """Two narrow layers around a wide one; `times` says how often the wide one is used, `plainly` as torch's own."""
+    """Two narrow layers around a wide one. `times`: uses of the wide layer; `plainly`: uses as torch's own layer."""
 
     def __init__(self) -> None:
         super().__init__()

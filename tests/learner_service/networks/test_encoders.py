@@ -1,4 +1,4 @@
-"""Networks of several arrays: what each form of an observation gives, and what a mask does."""
+"""Networks of several arrays: the features of each form of an observation, and the effect of a mask."""
 
 import sys
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The squashed Gaussian against torch.distributions, also where float32 cannot tell tanh from 1."""
+"""The squashed Gaussian compared with torch.distributions, even where float32 cannot distinguish tanh from 1."""
 
 import numpy as np
 import pytest

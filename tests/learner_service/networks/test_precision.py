@@ -1,4 +1,4 @@
-"""learner.precision: who decides, what the log says, and what stays float32."""
+"""learner.precision: the decision, the log, and the parts that stay float32."""
 
 import logging
 import re
@@ -47,7 +47,7 @@ def made(algorithm: str, precision: str) -> Algorithm:
 
 
 def updated(algorithm: Algorithm, updates: int = 3) -> Algorithm:
-    """After some updates on the same random transitions each time that it is asked for."""
+    """The algorithm after some updates, on the same random transitions in each call."""
     rng = np.random.default_rng(0)
     discrete = algorithm.name == "dqn"
 
@@ -79,7 +79,7 @@ def in_bf16(parameters: FlatParameters) -> list[bool]:
 
 
 class Timer:
-    """Tells times that were given, and notes which shapes were asked for."""
+    """Returns given times, and records the measured shapes."""
 
     def __init__(self, fp32: float, bf16: float) -> None:
         self.seconds = Seconds(fp32, bf16)
@@ -194,8 +194,8 @@ class TestAlgorithms:
             if not key.endswith(".parameters"):
                 continue
             assert state[key].dtype == torch.float32
-            # Adam's first steps are of the learning rate whatever a gradient's size is, so the few gradients whose sign
-            # is rounded away step the other way.
+            # Adam's first steps are as long as the learning rate for any size of a gradient. So the few gradients whose
+            # sign is rounded away step in the other direction.
             moved = (value - start[key]).norm()
             assert (state[key] - value).norm() < 0.3 * moved, key
             different += not torch.equal(state[key], value)
@@ -222,7 +222,7 @@ class TestAlgorithms:
                 assert torch.equal(value, saved[key]), key
         going_on = made(name, "bf16")
         going_on.load_state(saved)
-        # The copies of the weights of before must be gone.
+        # The copies of the previous weights must be gone.
         expected, actual = updated(going_on, 2).state(), updated(bf16, 2).state()
         for key, value in expected.items():
             assert torch.equal(value, actual[key]), key

@@ -60,7 +60,7 @@ def test_values_and_gradients_are_those_of_two_mlps(critic: TwinCritic) -> None:
 
 
 def test_batched_products_are_the_same(critic: TwinCritic) -> None:
-    """They are what GPUs and compiled code compute."""
+    """Batched products are computed on GPUs and in compiled code."""
     observations, actions = inputs(130)
     results = []
     for compute in (

@@ -223,7 +223,7 @@ def test_uploads_continue_when_the_service_returns(
 
 
 def uploads_go_on(tmp_path: Path, port: int, caplog: pytest.LogCaptureFixture) -> None:
-    """The storage is at `port` of this machine, goes away, and comes back."""
+    """The storage is at `port` of this machine, disappears, and returns."""
     with s3_server(tmp_path / "served", port) as server:
         settings = CheckpointConfig(object_storage="s3://bucket/run", object_storage_endpoint=server.endpoint)
         storage = Storage(settings, server.bucket / "run")
@@ -238,7 +238,7 @@ def uploads_go_on(tmp_path: Path, port: int, caplog: pytest.LogCaptureFixture) -
     assert told.event.wait(PATIENCE_S)
     logging.getLogger("learner_service").removeHandler(told)
     assert (uploader.failures, uploader.age_s) == (1, 5.0)
-    # Checkpoints go on meanwhile. The newest one is uploaded.
+    # Checkpoints continue meanwhile. The newest one is uploaded.
     save(tmp_path / "run", 24)
     uploader.request()
     with s3_server(tmp_path / "served", port):

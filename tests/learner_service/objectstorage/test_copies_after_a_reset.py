@@ -1,4 +1,4 @@
-"""What an operator has dropped with a reset of the environment does not come back from object storage."""
+"""Files that an operator has dropped with a reset of the environment do not return from object storage."""
 
 from pathlib import Path
 

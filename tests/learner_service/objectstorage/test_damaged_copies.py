@@ -102,7 +102,7 @@ def test_a_damaged_generation_loses_only_itself(
     assert newest(tmp_path / "other").updates == 8
     assert len([line for line in caplog.messages if re.match(r"generation \S+ .*damaged", line)]) == 1
     assert not (tmp_path / "outside").exists()
-    # The next learner uploads all the same.
+    # The next learner uploads anyway.
     storage.learner(tmp_path / "other", 24)
     storage.begin(tmp_path / "third")
     assert newest(tmp_path / "third").updates == 24

@@ -1,4 +1,4 @@
-"""A learner whose run was continued elsewhere from object storage ends, and changes nothing there."""
+"""A learner whose run another learner continues from object storage ends, and changes nothing there."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A storage that deletes nothing, such as one for backups, gets new copies all the same."""
+"""A storage that refuses to delete, such as one for backups, still gets new copies."""
 
 from pathlib import Path
 

@@ -34,7 +34,7 @@ def exporting(url: str, endpoint: str = "", **export: str) -> RunConfig:
     return config(
         target_return=100.0,
         policy_export={"url": url, **export},
-        # The quantizer retains few versions that nobody holds, and the evaluated one must be among them.
+        # The quantizer retains few versions without a hold, and the evaluated version must be among them.
         publication={"period_updates": 1_000_000},
         actor={"segment_length": 4, "max_steps_per_policy": 0, "report_period_s": 0.5},
         checkpoint={"period_s": 1_000.0, "object_storage_endpoint": endpoint},

@@ -1,4 +1,4 @@
-"""A run keeps the graph of its policy: later learners take it as long as it is whole and of the same policy."""
+"""A run caches the graph of its policy. Later learners use it if it is whole and of the same policy."""
 
 import base64
 import os
@@ -23,7 +23,7 @@ from tests.learner_service.learner_parts import SPEC
 
 pytestmark = pytest.mark.usefixtures("operators_parsed_once")
 
-# As another process would start: it builds the same network and takes the graph of its run.
+# As in another process: it builds the same network and uses the graph of its run.
 NEXT_LEARNER = """
 import sys
 from pathlib import Path
@@ -71,7 +71,7 @@ def operators(graph: PolicyGraph) -> set[str]:
 
 
 def mark(path: Path) -> bytes:
-    """Put another model in the file of a cached graph, which tells who takes it; returns it."""
+    """Put another model in the file of a cached graph, to detect its use. Returns the model."""
     document = read_document(path)
     model = onnx.load_from_string(base64.b64decode(document["model"]))
     model.doc_string = "mark"

@@ -89,7 +89,7 @@ def test_a_written_graph_is_the_exported_one(case: Case) -> None:
 
 
 def shape_of(model: bytes) -> Any:
-    """All that a graph says, but for the names of its own tensors and the order of its inputs."""
+    """The content of a graph, without the names of its own tensors and the order of its inputs."""
     graph = onnx.load_from_string(model).graph
     constants = {each.name: (each.data_type, numpy_helper.to_array(each).tolist()) for each in graph.initializer}
     names: dict[str, Any] = {value.name: value.name for value in graph.input} | constants

@@ -1,4 +1,4 @@
-"""The exported graph with a snapshot of the weights is the policy, and nothing else is in it."""
+"""The exported graph with a copy of the weights is the policy, and contains nothing else."""
 
 import os
 import tempfile

@@ -45,7 +45,7 @@ class D4PGPolicy(nn.Sequential):
 
 
 class ConvolutionalPolicy(nn.Module):
-    """Frames in 0 to 255, or scaled to 1; two heads that share what the convolutions give."""
+    """Frames in 0 to 255, or scaled to 1; two heads that share the convolutions' outputs."""
 
     def __init__(self, activation: type[nn.Module], pool: bool, scaled: bool) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class ConvolutionalPolicy(nn.Module):
 
 
 class PooledWithoutRelu(nn.Module):
-    """What is pooled has another range than what the convolution gives."""
+    """Pooled values have another range than the convolution's outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def sparse(without_inputs: bool, left: tuple[int, int, int] = (41, 20, 18)) -> n
                 layer.weight[gone] = 0.0
             else:
                 reader.weight[:, gone] = 0.0
-            # Scales and ranges that change with what is left.
+            # Scales and ranges that change with the live units.
             layer.weight[gone] *= 3.0
         layers[1].weight[:, 5] = 0.0
     return policy
@@ -251,7 +251,7 @@ def test_removed_units_have_gradients_to_grow(without_inputs: bool) -> None:
         found += [parameter.grad for parameter in trained.policy.parameters()]
     for name, ours, theirs in zip(dict(trained.policy.named_parameters()), quantized, exact, strict=True):
         assert float((ours - theirs).norm() / theirs.norm()) < 0.1, name
-    # Weights of 0 that might grow, between units that are left and units that are gone.
+    # Weights of 0 that might grow, between live units and removed units.
     zeros = [
         (parameter == 0) & (theirs != 0) for parameter, theirs in zip(trained.policy.parameters(), exact, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""A policy whose layers are replaced for a while, and nothing else of it."""
+"""Only a policy's layers are replaced, and only inside the context."""
 
 import logging
 import re
@@ -87,7 +87,7 @@ def test_layers_in_float_are_not_changed(policy: QNetwork) -> None:
     fake = FakeQuantization(policy, export_policy_graph(policy, SPEC))
     fake.follow("int8", (LayerReport("torso.0", FLOAT32, "first layer"), *reports("torso.2")))
     assert fake.layers == ("torso.2",)
-    # Another report takes the place of the one before.
+    # Another report replaces the previous one.
     fake.follow("int8", (LayerReport("torso.0", FLOAT32, "first layer"), LayerReport("torso.2", FLOAT32, "gate")))
     assert not fake.layers
     before = outputs(policy)
@@ -96,7 +96,7 @@ def test_layers_in_float_are_not_changed(policy: QNetwork) -> None:
 
 
 class OwnPolicy(nn.Module):
-    """A user's: a weight of its own beside a layer of torch.nn, and a convolution that is transposed."""
+    """A user's policy: its own weight and a layer of torch.nn, and a transposed convolution."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ def test_calibrated_ranges_clip_larger_values(policy: QNetwork) -> None:
     assert float(far_outputs.detach().abs().max()) < 3 * float(near_outputs.abs().max())
     far_outputs.sum().backward()
     assert far.grad is not None
-    # Through what is clipped goes no gradient; a few observations are near 0.
+    # Clipped values have no gradient; a few observations are near 0.
     assert float((far.grad == 0).float().mean()) > 0.9
     assert policy(far.detach()).abs().max() > 10 * near_outputs.abs().max()
 
@@ -171,7 +171,7 @@ def test_a_layer_that_has_become_too_narrow_for_its_scheme_waits_for_the_next_re
     fake = FakeQuantization(policy, export_policy_graph(policy, SPEC))
     fake.follow("int4", reports("torso.2", weights=INT4_PER_BLOCK))
     with torch.no_grad():
-        # Of 32 inputs 8 are left, and int4 takes 16 or more.
+        # Of 32 inputs 8 are left, and int4 needs at least 16.
         policy.get_parameter("torso.2.weight")[:, 8:] = 0.0
     fake.calibrate(torch.randn(64, 4))
     before = outputs(policy)

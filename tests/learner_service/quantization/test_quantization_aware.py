@@ -1,4 +1,4 @@
-"""When training is quantization-aware, and what it follows."""
+"""The start of quantization-aware training, and the layers that it follows."""
 
 import functools
 import json
@@ -134,7 +134,7 @@ def test_a_resumed_run_is_quantization_aware_before_the_first_receipt() -> None:
     again = restored(training.aware.state(), starts_at=100.0)
     assert again.aware.since == 40
     assert again.is_quantized(48, 100)
-    # A budget that was raised since does not end what has begun.
+    # A budget that was raised later does not end it.
     assert restored(training.aware.state(), starts_at=1000.0).is_quantized(48, 100)
 
 

@@ -139,7 +139,7 @@ def test_a_weight_is_rounded_anew_after_each_backward_pass() -> None:
         with torch.no_grad():
             before = rounded.forward(x)
             layer.weight += 1.0
-            # Rounded once between two backward passes: what changes weights comes after one.
+            # Rounded once between two backward passes, because weights change only after a backward pass.
             torch.testing.assert_close(rounded.forward(x), before)
         torch.autograd.backward(rounded.forward(x).sum())
         torch.testing.assert_close(rounded.forward(x), before + 3.0, rtol=0, atol=0.1)

@@ -1,4 +1,4 @@
-"""Random lives of environments, cut into segments as an actor does, and what a learner must see in them."""
+"""Random lives of environments, cut into segments as in an actor, and the batches that a learner must get from them."""
 
 from dataclasses import dataclass
 
@@ -36,7 +36,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Lives:
-    """All that happened to N environments, row by row; `first[t]` says which observations begin an episode."""
+    """All steps of N environments, row by row. `first[t]`: the observations that begin an episode."""
 
     spec: EnvironmentSpec
     observations: NDArray[np.generic]
@@ -106,7 +106,7 @@ class Lives:
         return Transition(observed, total, 0.0 if over else factor, self.stack(step, environment))
 
     def stack(self, row: int, environment: int) -> NDArray[np.generic]:
-        """What a policy sees at a row: frames of its own episode only, the first one repeated as often as needed."""
+        """A policy's input at a row: frames of its own episode only, the first frame repeated as often as needed."""
         frames = [self.observations[row, environment]]
         while len(frames) < self.spec.frame_stack:
             row -= not self.first[row, environment]

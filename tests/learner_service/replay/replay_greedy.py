@@ -1,4 +1,4 @@
-"""Segments with continuous actions that tell what the policy would have done without noise."""
+"""Segments with continuous actions, and with the actions without noise."""
 
 import numpy as np
 

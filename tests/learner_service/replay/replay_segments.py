@@ -1,4 +1,4 @@
-"""Random segments that look like what actors send, and a plain reading of what a store must hold for them."""
+"""Random segments like those of actors, and a simple model of a store's content."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def source(sequence: int, name: str = "actor-0", incarnation: int = 7) -> Segmen
 
 
 def kill(store: ReplayStore) -> None:
-    """End the store as SIGKILL does: its lock is free, and nothing else happens."""
+    """End the store like SIGKILL: its lock is free, and nothing else happens."""
     store._lock.close()
 
 

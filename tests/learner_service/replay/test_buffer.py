@@ -46,7 +46,7 @@ def test_inserts_and_samples_are_counted_by_the_limiter(tmp_path: Path) -> None:
     assert buffer.limiter.await_sample(24, timeout=0)
     batch, sampled = buffer.draw(24)
     assert batch.returns.shape == sampled.rows.shape == (24,)
-    # What is drawn counts when it is taken for an update.
+    # A drawn batch counts when it is used for an update.
     assert buffer.limiter.samples == 0
     buffer.limiter.sample(24)
     assert buffer.state_dict() == {
@@ -68,7 +68,7 @@ def test_new_transitions_of_a_restored_buffer_get_the_priority_that_they_would_h
 
     buffer = _buffer(tmp_path / "run")
     _insert(buffer, 0)
-    # The largest error so far is of a row whose error is small by now.
+    # The largest error so far belongs to a row whose error is small now.
     for error in (9.0, 0.5):
         buffer.update_priorities(draw(buffer), np.full(8, error, np.float32))
     state = json.loads(json.dumps(buffer.state_dict()))

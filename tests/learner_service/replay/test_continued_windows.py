@@ -159,7 +159,7 @@ def test_no_window_reads_a_damaged_segment(tmp_path: Path, damaged: int) -> None
         insert(store, segment)
     store.segments.check(np.arange(10))
     assert window_steps(store).tolist() == ([3, 3, 2, 1] if damaged else [3] * 4) + [3] * 6 + [2, 1]
-    # Other rows take the place of both.
+    # Other rows replace both.
     for segment in segments[4:]:
         insert(store, segment)
     assert window_steps(store).tolist() == [3] * 6 + [2, 1] + [3] * 8

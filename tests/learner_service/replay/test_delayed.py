@@ -1,4 +1,4 @@
-"""Targets begin with one step and become longer once enough was inserted, for good."""
+"""Targets begin with one step. They become longer permanently after enough inserts."""
 
 import json
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_a_resumed_run_draws_the_same_returns(tmp_path: Path) -> None:
     insert(buffer, 2)
     buffer.close()
 
-    # From a checkpoint of before, the store tells that the time has come.
+    # After a restore of an earlier checkpoint, the store shows that the time has come.
     buffer = open_buffer(tmp_path, after=8)
     buffer.load_state_dict(early)
     assert (largest_return(buffer), buffer.multi_step_since) == (1.75, 12)

@@ -1,4 +1,4 @@
-"""The replay forgets what is far from the policy, as much as it is told, and grows otherwise."""
+"""The replay drops transitions that are far from the policy, as configured, and otherwise grows."""
 
 import json
 from collections.abc import Callable
@@ -94,7 +94,7 @@ def test_it_checks_the_distance_after_each_period(tmp_path: Path) -> None:
     assert not capacity.due
     insert(buffer, range(5, 9))
     assert not capacity.due
-    # Several periods at once are one look.
+    # Several periods at once give one check.
     insert(buffer, range(9, 30))
     assert capacity.due
     capacity.check()
@@ -186,7 +186,7 @@ def test_a_resumed_learner_knows_its_last_check_and_its_drops(tmp_path: Path) ->
     insert(buffer, range(16, 19))
     buffer.close()
 
-    # As after a kill: nothing was said to it, and no checkpoint was written.
+    # As after a kill: no method was called, and no checkpoint was written.
     buffer = open_buffer(tmp_path)
     again = capacity_of(buffer)
     assert again.status() == replace(status, transitions=112 + 24)

@@ -1,4 +1,4 @@
-"""Drawn transitions take other goals, with their rewards and ends, in the right share and repeatably."""
+"""Drawn transitions get other goals, with their rewards and ends, in the right share and repeatably."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Observations are counted once for each transition that was stored, whatever happens to the learner."""
+"""Observations are counted once for each stored transition, over all restarts of the learner."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""One batch is drawn ahead: never more than is allowed, counted when taken, forgotten when dropped."""
+"""One batch is drawn ahead: never more than is allowed, counted when used, forgotten when discarded."""
 
 import threading
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ SIZE = 8
 
 
 class Draws:
-    """A prefetcher of a buffer that each sample may be taken from four times, and `ahead` more."""
+    """A prefetcher of a buffer whose transitions may be sampled four times each, and `ahead` times more."""
 
     def __init__(self, directory: Path, ahead: float = 1000.0) -> None:
         self.rng = np.random.default_rng(5)
@@ -74,7 +74,7 @@ def test_only_as_much_is_sampled_as_the_limiter_grants(tmp_path: Path) -> None:
         assert draws.replay.limiter.samples == segments * 2 * SIZE
         before = draws.rng.bit_generator.state
         draws.prefetcher.discard()
-        # Nor was anything drawn for what is not granted yet.
+        # Nothing was drawn without permission.
         assert draws.rng.bit_generator.state == before
     draws.prefetcher.close()
     draws.replay.close()

@@ -1,4 +1,4 @@
-"""What every sampler does, and what prioritized sampling adds."""
+"""The contract of every sampler, and the additions of prioritized sampling."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -57,7 +57,7 @@ def _chi_square(counts: np.ndarray, probabilities: np.ndarray) -> float:
 
 @pytest.mark.parametrize("make", [_uniform, _prioritized])
 class TestEverySampler:
-    """Conformance: what the learner relies on, whichever sampler it has."""
+    """Conformance: the methods that the learner uses of each sampler."""
 
     def test_only_valid_rows_are_drawn_before_during_and_after_the_first_lap(
         self, tmp_path: Path, make: MakeSampler
@@ -181,7 +181,7 @@ def test_updates_of_rows_overwritten_or_evicted_meanwhile_are_ignored(tmp_path: 
     sampler.on_insert(inserted)
     assert (inserted.start, inserted.stop, inserted.evicted) == (0, 7, ((0, 5), (5, 10)))
     sampler.update(sampled, np.array([50, 60, 70], np.float32))
-    # Row 0 has been overwritten, row 6 only holds the new bootstrap observation, row 25 is still what it was.
+    # Row 0 has been overwritten, row 6 only holds the new bootstrap observation, row 25 has not changed.
     assert store.priorities[[0, 6, 25]] == pytest.approx([1, 0, 70])
     assert store.priorities.max() == pytest.approx(70)
 
@@ -215,7 +215,7 @@ def test_importance_weights_correct_more_of_the_bias_late_in_the_run(tmp_path: P
     store, sampler = opened()
     fill(store, sampler, range(4))
     weights(store, sampler, 0.7)
-    # The store's files tell the progress to the next process.
+    # The store's files pass the progress to the next process.
     store.close()
     store, sampler = opened()
     weights(store, sampler, 0.7)

@@ -30,7 +30,7 @@ def test_masses_and_total_are_those_of_an_array_after_random_changes(size: int) 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_uniform_number_finds_the_leaf_where_the_cumulative_mass_passes_it(size: int) -> None:
     rng = np.random.default_rng(size)
-    # Small integers add up exactly, so there is one right answer.
+    # Small integers have exact sums, so there is one right answer.
     masses = rng.integers(0, 3, size=size).astype(np.float64)
     masses[size // 2] = 5
     tree = SumTree(size)

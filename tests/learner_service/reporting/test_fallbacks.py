@@ -1,4 +1,4 @@
-"""The learner says once when the fidelity gate falls back, and whose observations range farthest."""
+"""The learner logs once when the fidelity gate falls back, with the actor of the widest observations."""
 
 import logging
 import re

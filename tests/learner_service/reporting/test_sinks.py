@@ -159,7 +159,7 @@ def is_tracker(process: psutil.Process) -> bool:
 
 
 def until(found: Callable[[], Any]) -> Any:
-    """Ask again until there is an answer, and leave the processor to those that are asked about."""
+    """Call again until there is an answer, and yield the processor in between."""
     while not (answer := found()):
         threading.Event().wait(0.02)
     return answer

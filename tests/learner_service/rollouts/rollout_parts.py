@@ -73,7 +73,7 @@ def next_rollout(queue: RolloutQueue) -> tuple[Batch, ...]:
 
 
 def used(rollout: tuple[Batch, ...]) -> list[float]:
-    """The log probabilities of a rollout, which tell its segments apart, sorted."""
+    """The log probabilities of a rollout, sorted. They identify its segments."""
     return sorted(float(value) for part in rollout for value in part.log_probabilities.ravel())
 
 

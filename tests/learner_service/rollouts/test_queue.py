@@ -1,4 +1,4 @@
-"""The queue hands out whole segments, oldest first, each once, and drops what is too old."""
+"""The queue returns whole segments, oldest first, each once, and drops segments that are too old."""
 
 import json
 import shutil
@@ -277,7 +277,7 @@ def test_waiting_segments_outlive_many_laps_of_the_ring(tmp_path: Path) -> None:
 
 
 def test_segments_much_shorter_than_planned_are_counted_when_the_ring_is_too_small_for_them(tmp_path: Path) -> None:
-    # Each step takes two rows here: its own and one for the bootstrap.
+    # Each step uses two rows here: its own and one for the bootstrap.
     queue = open_queue(tmp_path, rollout_size=40, capacity=60)
     segments = [drawn_segment(number, steps=1, environments=1, end_rate=0.0) for number in range(80)]
     taken = 0

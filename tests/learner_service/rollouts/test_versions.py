@@ -1,4 +1,4 @@
-"""The lag of a version is the number of publications after it, whatever the numbers are."""
+"""The lag of a version is the number of publications after it, for any version numbers."""
 
 import json
 

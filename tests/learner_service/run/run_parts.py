@@ -15,7 +15,7 @@ from tests.learner_service.learner_parts import SPEC, config
 
 @asynccontextmanager
 async def a_run(directory: Path, settings: RunConfig | None = None, resume: bool = False) -> AsyncIterator[Run]:
-    """A run whose quantizer is away."""
+    """A run whose quantizer is unreachable."""
     with QuantizerClient("127.0.0.1:1") as client:
         run = Run(settings or config(), directory, client, resume)
         try:

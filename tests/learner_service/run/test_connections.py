@@ -130,7 +130,7 @@ async def test_a_gap_that_an_actor_cannot_fill_is_counted_and_the_stream_goes_on
         assert (await run.connections.open_stream("a", 1, SPEC, lost_through=5)).acknowledged == 5
         (lost,) = caplog.messages
         assert re.search("a: 4 .* 1 .*lost", lost)
-        # Told once, whatever the actor says when it comes again.
+        # Logged once, even if the actor reports it again.
         assert run.connections.join("a", 1, "actor").resume_after_sequence == 5
         stream = await run.connections.open_stream("a", 1, SPEC, lost_through=5)
         await store(run, stream, segment(6))
@@ -138,13 +138,13 @@ async def test_a_gap_that_an_actor_cannot_fill_is_counted_and_the_stream_goes_on
         assert (await run.connections.open_stream("a", 1, SPEC, lost_through=5)).acknowledged == 6
         assert run.training is not None
         assert run.training.storage().lost_segments == 4
-        # Nothing more is told of an actor whose losses are all counted.
+        # Nothing more is logged about an actor whose losses are all counted.
         assert (await run.connections.open_stream("a", 1, SPEC, lost_through=6)).acknowledged == 6
         assert caplog.messages == [lost]
 
 
 def fill(run: Run) -> None:
-    """As many actors store a segment as the learner remembers, each with a name of its own."""
+    """As many actors store a segment as the learner remembers, each with its own name."""
     assert run.training is not None
     for number in range(MOST_ACTORS):
         run.training.replay.sequences.advance(SegmentSource(number.to_bytes(16), 2**33 + number, 1))
@@ -179,7 +179,7 @@ async def test_an_older_process_of_a_name_is_forgotten_too(tmp_path: Path) -> No
     async with a_run(tmp_path, resume=True) as run:
         await run.preparation.restore()
         fill(run)
-        # Another process takes the name with a number that was never used.
+        # Another process takes over the name with a number that was never used.
         with pytest.raises(NotFoundError):
             run.connections.join("a", old - 1, "actor")
         with pytest.raises(NotFoundError):

@@ -1,4 +1,4 @@
-"""Whose run a directory holds, and how long that run has taken over all lives of its learner."""
+"""The identity of the run in a directory, and the run's time over all lives of its learner."""
 
 import time
 from dataclasses import replace

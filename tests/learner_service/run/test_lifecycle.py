@@ -37,7 +37,7 @@ async def test_a_finished_run_admits_no_actor_and_grants_no_credit(tmp_path: Pat
             await run.save()
         await store(run, stream, segment(1))
         assert (stream.acknowledged, stream.credit) == (1, credit)
-        # There is no quantizer that would take the last policy.
+        # No quantizer would receive the last policy.
         assert run.training is not None
         run.training.publisher.close()
         await run.lifecycle.ended.wait()
@@ -76,7 +76,7 @@ async def test_an_interrupted_run_is_saved_before_its_streams_are_closed_and_is_
         await store(run, stream, segment(1))
         assert run.training is not None
         run.training.publisher.close()
-        # The only thread that could save is taken until the streams have been looked at.
+        # The only thread that could save is busy until the streams have been checked.
         go_on, loop = threading.Event(), asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(1))
         taken = loop.run_in_executor(None, go_on.wait, DEADLINE_S)

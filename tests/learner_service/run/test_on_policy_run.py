@@ -1,4 +1,4 @@
-"""A run with an on-policy algorithm, from what actors are told to the end, and over the learner's restarts."""
+"""A run with an on-policy algorithm: memberships, training and end, and restarts of the learner."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ from tests.learner_service.run.run_parts import a_run, opened
 
 
 async def send(run: Run, stream: Stream, sequences: range) -> None:
-    """Store drawn segments, each once there is credit for it."""
+    """Store drawn segments, each after its credit was granted."""
     for sequence in sequences:
         await until(stream, partial(lambda credit: stream.credit >= credit, sequence))
         await store(run, stream, drawn_segment(sequence))

@@ -1,4 +1,4 @@
-"""What a run directory says of a run that is over."""
+"""The outcome of a finished run in its directory."""
 
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def test_the_clock_of_a_run_that_is_over_stands_still(tmp_path: Path) -> None:
     now[0] += 50
     clock.beat()
     assert clock.elapsed_s == 10.0
-    # A learner that goes on with it soon does not count the time in between.
+    # A learner that continues soon does not count the time in between.
     assert RunClock(tmp_path, 155.0, lambda: 156.0).elapsed_s == 11.0
     kept = RunClock(tmp_path, 155.0, lambda: 156.0)
     kept.stop(10.0)

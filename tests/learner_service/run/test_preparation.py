@@ -1,4 +1,4 @@
-"""Whose environment spec counts in a run: the first that fits, until an operator has it forgotten."""
+"""The environment spec of a run: the first that fits, until an operator resets it."""
 
 import asyncio
 import re
@@ -32,7 +32,7 @@ WIDE = replace(SPEC, observations=ArraySpec((6,), "float32"), reward_threshold=5
 
 
 def of_environment(directory: Path) -> set[str]:
-    """The files that say what the run's environment is."""
+    """The files of the run's environment."""
     return {name for name in ("environment.json", "replay") if (directory / name).exists()}
 
 
@@ -182,7 +182,7 @@ async def test_a_run_with_progress_is_reset_only_with_discard(tmp_path: Path) ->
         assert (reset.set_aside / "checkpoints" / path.name / "state.json").exists()
         for each in (stream, judge):
             run.connections.close_stream(each)
-        # Incarnations that live on go on with their numbers, and versions are above those of before.
+        # Incarnations that still live continue their numbers, and versions are above the earlier ones.
         assert run.connections.join("a", 1, "actor").resume_after_sequence == 1
         assert run.connections.join("judge", 1, "evaluator").resume_after_sequence == 1
         stream = await run.connections.open_stream("a", 1, WIDE)

@@ -24,7 +24,7 @@ WIDE = replace(SPEC, observations=ArraySpec((6,), "float32"))
 
 @pytest.fixture
 def learner(tmp_path: Path) -> Iterator[LearnerClient]:
-    """A learner whose quantizer is away, and whose run makes progress with the first segment."""
+    """A learner whose quantizer is unreachable, and whose run makes progress with the first segment."""
     settings = config(replay={"capacity": 2_000, "min_size": 8})
     with (
         running_learner(settings, tmp_path / "run", "127.0.0.1:1") as running,
@@ -85,7 +85,7 @@ def test_a_run_with_progress_is_not_reset_by_accident(
     assert learner.reset_environment(discard=True).spec == SPEC
     assert learner.status().environment_steps == 0
     assert stream.refusal().code() is grpc.StatusCode.UNAVAILABLE
-    # The same incarnation goes on with its numbers.
+    # The same incarnation continues its numbers.
     assert learner.join("actor-0", 1, "actor", "test").resume_after_sequence == 1
 
 

@@ -1,4 +1,4 @@
-"""A run without a network: what its parts do together, and what the next learner continues with."""
+"""A run without a network: how its parts work together, and how the next learner continues."""
 
 import os
 import re
@@ -68,7 +68,7 @@ async def test_training_follows_the_policy_that_most_actors_run(tmp_path: Path) 
         assert Reporter(run).status().emitted is policies[1]
         state = run.training.quantization_aware.state()
         assert (state["scheme"], state["layers"]) == ("int4", [["advantage", "int8 per tensor", ""]])
-        # Reports change which one it is, and the next receipt tells the training.
+        # Reports change the representative policy, and the next receipt passes it to the training.
         run.records.record_report(stream.member, ActorReport(1, "int8", 0, 0.0, 0, (), process))
         assert run.records.emitted is policies[0]
         run.records.record_receipt(Receipt(2, policies, 0.001, 1, process))
@@ -79,7 +79,7 @@ async def test_training_follows_the_policy_that_most_actors_run(tmp_path: Path) 
 async def test_a_checkpoint_counts_on_flushed_transitions_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Nothing is flushed before the checkpoint, however long the test takes.
+    # Nothing is flushed before the checkpoint, for any duration of the test.
     settings = config(replay={"capacity": 2_000, "min_size": 64, "flush_s": 60.0})
     async with a_run(tmp_path, settings=settings) as run:
         stream = await opened(run)

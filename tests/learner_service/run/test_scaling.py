@@ -1,4 +1,4 @@
-"""How many actors a run asks for, from what both sides of the rate limiter say of themselves."""
+"""The desired number of actors of a run, from measurements of both sides of the rate limiter."""
 
 import math
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ SPI = 4.0
 
 @dataclass
 class Run:
-    """A learner that takes `demand` transitions per second, and actors that make `supply` each, second by second."""
+    """A learner that uses `demand` transitions per second, and actors that make `supply` each, second by second."""
 
     demand: float
     supply: float
@@ -28,7 +28,7 @@ class Run:
         self._waited: dict[str, float] = {}
 
     def go_on(self, seconds: int = 120) -> int:
-        """Let time pass; returns how many actors are asked for then."""
+        """Let time pass. Returns the desired number of actors after it."""
         for _ in range(seconds):
             flow = min(self.demand, self.supply * self.actors)
             self._samples += flow * SPI
@@ -118,7 +118,7 @@ def test_a_replay_that_would_take_long_to_get_its_minimum_gets_more_actors() -> 
 
 
 def test_one_actor_more_or_less_does_not_make_the_desired_number_oscillate() -> None:
-    # One actor is just not enough, two of them are faster on average: what is asked for must not go back and forth.
+    # One actor is just not enough, and two are faster on average. The desired number must not oscillate.
     run = Run(demand=100.0, supply=98.0, actors=1)
     assert run.go_on() == 2
     run.actors, run.supply = 2, 112.0

@@ -1,4 +1,4 @@
-"""How many weights each layer gets, and what is refused."""
+"""The number of weights of each layer, and refused settings."""
 
 from itertools import pairwise
 

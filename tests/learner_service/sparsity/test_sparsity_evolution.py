@@ -1,4 +1,4 @@
-"""A topology changes as the papers say: what it drops, what it grows, when, and how much."""
+"""A topology changes as in the papers: dropped weights, grown weights, times and amounts."""
 
 import math
 
@@ -15,7 +15,7 @@ from learner_service.sparsity.evolution import Unstructured, at_random, by_gradi
 from learner_service.sparsity.topology import CosineSchedule
 from learner_service.sparsity.weights import Weight, maskable_weights
 
-# As a learner's process has it by default; more threads only wait for each other on networks this small.
+# The default of a learner's process. More threads only wait for each other on networks this small.
 torch.set_num_threads(1)
 
 SPEC = EnvironmentSpec("Arms-v0", ArraySpec((6,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), ())

@@ -16,7 +16,7 @@ from learner_service.sparsity import Cost, Flops
 from learner_service.sparsity.flops import dense_flops
 from learner_service.sparsity.weights import Weight
 
-# As a learner's process has it by default; more threads only wait for each other on networks this small.
+# The default of a learner's process. More threads only wait for each other on networks this small.
 torch.set_num_threads(1)
 
 # Numbers in an observation and in an action.

@@ -1,4 +1,4 @@
-"""Settings that cannot be are told in one line, before anything is trained."""
+"""Impossible settings give one line before training."""
 
 import re
 from typing import Any
@@ -15,7 +15,7 @@ from actorq.errors import UserError
 from learner_service.algorithms import make_algorithm
 from learner_service.sparsity import METHODS, check_same_topology
 
-# As a learner's process has it by default; more threads only wait for each other on networks this small.
+# The default of a learner's process. More threads only wait for each other on networks this small.
 torch.set_num_threads(1)
 
 ARMS = EnvironmentSpec("Arms-v0", ArraySpec((6,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), ())

@@ -18,7 +18,7 @@ from learner_service.sparsity.structured import Structured
 from learner_service.sparsity.trace import trace
 from learner_service.sparsity.weights import Weight, maskable_weights
 
-# As a learner's process has it by default; more threads only wait for each other on networks this small.
+# The default of a learner's process. More threads only wait for each other on networks this small.
 torch.set_num_threads(1)
 
 # Observations and actions of HalfCheetah, Hopper and InvertedPendulum.
@@ -162,7 +162,7 @@ def test_layers_are_followed_through_functions_of_single_units_only() -> None:
 
 
 class Residual(nn.Module):
-    """A hidden layer that is read by the next one and by a sum; what comes of it, by the head alone."""
+    """A hidden layer that the next layer and a sum read. Only the head reads the sum."""
 
     def __init__(self) -> None:
         super().__init__()

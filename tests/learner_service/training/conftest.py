@@ -1,4 +1,4 @@
-"""A real replay, a publisher that nobody answers, and trainers that are stopped at the end."""
+"""A real replay, a publisher without a quantizer, and trainers that are stopped at the end."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

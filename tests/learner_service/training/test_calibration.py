@@ -103,7 +103,7 @@ def insert(training: Training, actor: int, sequence: int, steps: int) -> None:
 
 
 def shifted(actor: int, sequence: int, steps: int = 4, **changes: Any) -> Segment:
-    """A segment of two environments whose observations tell its actor."""
+    """A segment of two environments whose observations identify its actor."""
     observations = np.full((steps + 1, 2, 4), actor * STEP, np.float32)
     return segment(sequence, steps, observations=observations, **changes)
 

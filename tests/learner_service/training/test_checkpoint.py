@@ -24,7 +24,7 @@ def state(updates: int) -> LearnerState:
 
 
 def large(updates: int) -> LearnerState:
-    """A state that takes milliseconds to write."""
+    """A state that needs milliseconds to write."""
     return LearnerState(updates, {"online": torch.full((1_000_000,), float(updates))}, {})
 
 
@@ -123,7 +123,7 @@ def test_a_reader_during_a_save_finds_only_whole_checkpoints(tmp_path: Path) -> 
         for updates in range(2, 22):
             checkpoints.save(large(updates))
         saved.set()
-        # Raises what the reader has raised.
+        # Raises the reader's exceptions.
         reading.result()
     assert len(set(seen)) > 2
 
@@ -237,7 +237,7 @@ def test_with_the_flag_new_networks_replace_damaged_ones_and_the_log_says_so(
         flip_a_bit(checkpoints.save(state(updates)))
     assert checkpoints.load_newest() is None
     assert "new networks" in caplog.text
-    # They are kept for whoever can mend them, and do not count any more.
+    # They are kept for a repair, and no longer count.
     assert names(tmp_path) == ["000000000008.damaged", "000000000016.damaged"]
 
 

@@ -1,4 +1,4 @@
-"""With goals, a run's returns have one step; where that cannot be, the learner says so in one line."""
+"""With goals, a run's returns have one step. If that is impossible, the learner gives one line."""
 
 from dataclasses import replace
 from typing import Any, cast

@@ -33,7 +33,9 @@ ARMS = EnvironmentSpec("Arms-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "f
 
 
 def settings(algorithm: str = "td3", dynamic: bool | None = True, **changes: Any) -> RunConfig:
-    """Both mechanisms on: the oldest are looked at every 64 steps, targets are of 3 steps from 128 steps on."""
+    """Both mechanisms are on: the oldest transitions are checked every 64 steps, and targets have 3 steps after 128
+    steps.
+    """
     tree: dict[str, Any] = {
         "algorithm": algorithm,
         "environment": "Arms-v0",

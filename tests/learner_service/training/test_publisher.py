@@ -86,7 +86,7 @@ def make_publisher(receipts: Receipts) -> Iterator[MakePublisher]:
 
 
 class Refusal(logging.Handler):
-    """Set as soon as the log says that a version was refused. `then` is called first, in the publisher's thread."""
+    """Set as soon as the log has a refused version. `then` is called first, in the publisher's thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def refusal() -> Iterator[Refusal]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for what the publisher's thread notices."""
+    """Wait for an event in the publisher's thread."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline
@@ -173,7 +173,7 @@ def test_versions_continue_after_the_quantizer_was_unreachable(
             publisher.start(policy_graph())
             publisher.offer(snapshot(1))
             assert publisher.flush(DEADLINE_S)
-        # A version that was sent to the quantizer that ends would be numbered anew.
+        # A version that was sent to the ending quantizer would get a new number.
         until(lambda: not publisher.connected)
         for step in (2, 3):
             publisher.offer(snapshot(step))
@@ -254,7 +254,7 @@ def test_a_snapshot_offered_as_a_stream_ends_goes_to_the_next_stream(
         publisher.start(policy_graph())
         assert refusal.noted.wait(DEADLINE_S)
         assert publisher.flush(DEADLINE_S)
-        # A number that the old stream took would count as sent, and the version would be numbered anew.
+        # A number that the old stream used would count as sent, and the version would get a new number.
         assert receipts.next().version == 2
 
 
@@ -266,7 +266,7 @@ def test_evaluations_reach_the_quantizer(tmp_path: Path, receipts: Receipts, mak
         assert publisher.flush(DEADLINE_S)
         publisher.evaluated(Evaluation(1, 1, 100, "int8", (10.0, 30.0), (10, 30), 1.0))
         assert publisher.flush(DEADLINE_S)
-        publisher.offer(snapshot(2))  # its receipt comes after the evaluation was taken
+        publisher.offer(snapshot(2))  # its receipt comes after the evaluation was received
         assert publisher.flush(DEADLINE_S)
         with QuantizerClient(address) as client:
             assert {policy.version: policy.mean_return for policy in client.list()} == {1: 20.0, 2: None}

@@ -1,4 +1,4 @@
-"""What the publisher sends again after a broken stream: a quantizer that does what a test tells it to."""
+"""The messages that the publisher repeats after a broken stream, with a quantizer that a test scripts."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ Sent = tuple[str, int]
 
 
 class ScriptedQuantizer(quantizer_pb2_grpc.QuantizerServiceServicer):
-    """Records what the publisher sends on one stream at a time, and answers what the test says."""
+    """Records the publisher's messages on one stream at a time, and sends the answers of the test."""
 
     def __init__(self) -> None:
         self._sent: queue.Queue[Sent] = queue.Queue()
@@ -45,7 +45,7 @@ class ScriptedQuantizer(quantizer_pb2_grpc.QuantizerServiceServicer):
         return self._started.result(DEADLINE_S)[2]
 
     def ready(self, newest_version: int) -> None:
-        """Say what it has; it knows every graph."""
+        """Send the newest version. The quantizer knows every graph."""
         message = quantizer_pb2.PublishReady(
             newest_version=newest_version, graph_digests=[policy_graph().digest], contract=CONTRACT
         )
@@ -65,7 +65,7 @@ class ScriptedQuantizer(quantizer_pb2_grpc.QuantizerServiceServicer):
         self._tell(error)
 
     def received(self, count: int) -> list[Sent]:
-        """Wait for so many messages: what each is, and its version, or its sequence if it is an evaluation."""
+        """Wait for this number of messages. Returns the kind of each, and its version or an evaluation's sequence."""
         return [self._sent.get(timeout=DEADLINE_S) for _ in range(count)]
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ def test_an_evaluation_that_was_sent_but_not_confirmed_is_sent_again(
     for sequence in (1, 2):
         publisher.evaluated(evaluation(sequence, 1, 10.0))
     assert quantizer.received(2) == [("evaluation", 1), ("evaluation", 2)]
-    # This tells nothing of what was sent after version 1.
+    # This does not confirm messages that were sent after version 1.
     quantizer.receipt(1)
     assert publisher.flush(DEADLINE_S)
     quantizer.fail(BROKEN)
@@ -298,7 +298,7 @@ def test_a_quantizer_that_is_full_or_answers_rubbish_is_retried(
 def test_a_conflict_over_a_version_opens_the_stream_again(quantizer: ScriptedQuantizer, publisher: Publisher) -> None:
     quantizer.ready(0)
     assert quantizer.received(1) == [("checkpoint", 1)]
-    # The stream broke before, and the quantizer had taken what the learner believes unsent.
+    # The stream broke before, and the quantizer had received the version that the learner counts as unsent.
     quantizer.fail(ConflictError("checkpoint: expected a version above 1, got 1"))
     assert quantizer.received(1) == [("open", 0)]
     quantizer.ready(1)

@@ -1,4 +1,4 @@
-"""The number of torch threads: the rule, the measurement with its own clock, and what a fixed number promises."""
+"""The number of torch threads: the rule, the measurement with its own clock, and the effect of a fixed number."""
 
 import logging
 import re
@@ -81,7 +81,7 @@ def test_powers_of_two_and_the_limit_are_measured(limit: int, numbers: list[int]
 
 
 class Machine:
-    """A clock that a call moves on, by what the number of threads makes of it."""
+    """A clock that a call advances, depending on the number of threads."""
 
     def __init__(self, seconds: dict[int, float]) -> None:
         self.seconds, self.now, self.threads, self.calls = seconds, 0.0, 1, [0]

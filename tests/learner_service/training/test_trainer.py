@@ -1,4 +1,4 @@
-"""The training loop on its own thread, with a real replay, a real algorithm and a publisher that nobody answers."""
+"""The training loop on its own thread, with a real replay, a real algorithm and a publisher without a quantizer."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +69,7 @@ def test_no_policy_that_is_due_is_skipped(
     trainer = make_trainer(config=CONFIG.model_copy(update={"publication": often}))
     fill(replay, range(1, 9))
     trainer.start()
-    # The last update that the limiter allows. A smaller number would let the trainer go on while it saves.
+    # The last update that the limiter allows. With a smaller number the trainer would continue while it saves.
     updates = SAMPLES_OF_64_TRANSITIONS // (8 * period) * period
     await_samples(replay.limiter, updates * 8)
     trainer.save()
@@ -160,7 +160,7 @@ def test_a_failing_update_is_a_fault(make_trainer: MakeTrainer, replay: ReplayBu
 
 
 class Scripted(DQN):
-    """Gives the same priority to all, and notes what it is normalized with."""
+    """Gives all transitions the same priority, and records the normalization."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

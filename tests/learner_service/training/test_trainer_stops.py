@@ -63,7 +63,7 @@ def test_a_paused_trainer_does_not_spin(make_trainer: MakeTrainer) -> None:
     clock = time.pthread_getcpuclockid(thread.ident)
     before = time.clock_gettime(clock)
     threading.Event().wait(0.5)
-    # Seconds of the processor, of which a thread that waits takes almost none.
+    # CPU seconds. A thread that waits uses almost none.
     assert time.clock_gettime(clock) - before < 0.1
 
 
@@ -90,7 +90,7 @@ def test_training_that_diverges_ends_with_the_update_and_the_advice(tmp_path: Pa
 
 
 class Gated(DQN):
-    """Its updates wait until they may go on."""
+    """Its updates wait for permission."""
 
     def __init__(self) -> None:
         super().__init__(CONFIG, SPEC, CPU)
@@ -111,7 +111,7 @@ def test_a_pause_waits_for_the_updates_that_are_being_made(make_trainer: MakeTra
     with ThreadPoolExecutor(1) as pool:
         paused = pool.submit(trainer.pause)
         await_pause(trainer)
-        # It is asked for and not yet there.
+        # It is requested and not yet written.
         assert not paused.done()
         algorithm.may_end.release()
         assert paused.result(DEADLINE_S) == trainer.updates == 8
@@ -145,7 +145,7 @@ def test_a_pause_of_training_that_has_failed_returns(make_trainer: MakeTrainer, 
 
 
 def await_pause(trainer: Trainer) -> None:
-    """Wait until a pause was asked for; nothing tells of it but the property."""
+    """Wait until a pause was requested. Only the property shows it."""
     while not trainer.paused:
         threading.Event().wait(0.001)
 
@@ -170,7 +170,7 @@ def test_a_save_request_during_a_save_gets_its_own_checkpoint(make_trainer: Make
 
 
 def await_asker() -> None:
-    """Wait until the thread of that name waits for a checkpoint; nothing tells of it but its stack."""
+    """Wait until the thread with this name waits for a checkpoint. Only its stack shows it."""
     (asker,) = (thread for thread in threading.enumerate() if thread.name.startswith("asker"))
     assert asker.ident is not None
     while True:
@@ -189,7 +189,7 @@ def test_checkpoints_are_due_by_the_clock(make_trainer: MakeTrainer, replay: Rep
     clock.now = 119.0
     trainer.save()
     assert saved.updates.get(timeout=DEADLINE_S) == 0
-    clock.now = 128.0  # 9 s after the last one, which was asked for
+    clock.now = 128.0  # 9 s after the last one, which was requested
     trainer.stop()
     assert saved.updates.empty()
 

@@ -1,4 +1,4 @@
-"""Building a training from a configuration and what is on disk: all of it, or nothing that stays open."""
+"""Builds a training from a configuration and the files on disk: completely, or with nothing left open."""
 
 import json
 import logging
@@ -84,7 +84,7 @@ def test_a_restored_learner_makes_the_same_updates_as_the_saved_one(
     settings = config(
         replay={"capacity": 2_000, "min_size": 64, "prioritized": prioritized}, normalize_observations=True
     )
-    # 10,000 samples may be taken in advance of 64 transitions, in draws of 8 * 8.
+    # 10,000 samples may be drawn ahead of 64 transitions, in draws of 8 * 8.
     samples = 10_000 // 64 * 64
     saved: list[LearnerState] = []
 

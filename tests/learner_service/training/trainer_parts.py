@@ -21,7 +21,7 @@ CONFIG = RunConfig.model_validate(
 CPU = torch.device("cpu")
 # The limiter allows 64 * 4 - 8 * 4 + 1000 samples of 64 transitions.
 SAMPLES_OF_64_TRANSITIONS = 1224
-# Calls of 8 updates on 8 transitions each take 1216 of them.
+# Calls of 8 updates on 8 transitions each use 1216 of them.
 UPDATES_WITH_64_TRANSITIONS = SAMPLES_OF_64_TRANSITIONS // 64 * 8
 
 

@@ -1,4 +1,4 @@
-"""`actorq quantize`: what it prints, what it writes, and what it refuses in one line."""
+"""`actorq quantize`: its output, its files, and the settings that it refuses in one line."""
 
 import re
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from tests.quantizer_service.policy_runs import all_outputs_of, outputs_of
 
 @dataclass(frozen=True)
 class Compared:
-    """A command that has run: what it printed, and the files that it was given and has written."""
+    """A finished command: its output, and the files that it read and wrote."""
 
     printed: str
     model: Path
@@ -138,7 +138,7 @@ def test_a_scheme_that_the_gate_refuses_is_written_with_force_only(
     (line,) = printed.err.splitlines()
     assert line.startswith("error: int4: ")
     assert not output.exists()
-    # The gate's log would tell the same between the lines of the table.
+    # The gate's log would repeat this between the lines of the table.
     assert "is refused" not in printed.out
     assert command.run([*strict, "--force"]) == 0
     forced = capsys.readouterr()
@@ -350,7 +350,7 @@ def test_a_damaged_npz_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], save: Callable[..., None], old: bytes, new: bytes
 ) -> None:
     model, file = written(tmp_path / "policy.onnx", complete_model(mlp(8, 8))), tmp_path / "observations.npz"
-    # The checksum of a small file would tell first.
+    # Otherwise the checksum of a small file would detect it first.
     save(file, observation=observations(500))
     data = file.read_bytes()
     start = data.index(old)

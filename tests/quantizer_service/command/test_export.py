@@ -1,4 +1,4 @@
-"""`actorq export` and what `actorq.load_policy` makes of its files."""
+"""`actorq export`, and the policies that `actorq.load_policy` loads from its files."""
 
 import hashlib
 import json
@@ -47,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """A run whose only version int8 ruins: the gate puts each layer in float."""
+    """A run with a single version, which int8 ruins: the gate puts each layer in float."""
     ruined = checkpoint(
         DEEP,
         1,
@@ -60,7 +60,7 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Exit:
-    """Runs the command in a folder of its own; gives the exit code, the output and the errors."""
+    """Runs the command in its own folder. Returns the exit code, the output and the errors."""
     monkeypatch.chdir(tmp_path)
 
     def called(*arguments: str | Path) -> tuple[int, str, str]:

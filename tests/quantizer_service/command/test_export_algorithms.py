@@ -1,6 +1,6 @@
-"""Exported policies of every algorithm: any runtime computes the same, and `predict` does what was trained.
+"""Exported policies of every algorithm: other runtimes compute the same, and `predict` acts like the trained policy.
 
-The ONNX reference evaluator stands for the runtimes: it knows the operators of the standard, and no others.
+The ONNX reference evaluator represents other runtimes: it knows only the operators of the standard.
 """
 
 import json
@@ -50,7 +50,7 @@ Policy = tuple[RunDirectory, torch.nn.Module, EnvironmentSpec]
     params=[*(f"{name} on vectors" for name in ALGORITHMS), "dqn on frames", "td3 sparse", "sac sparse", *ON_POLICY],
 )
 def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Policy:
-    """A run of an algorithm, with its policy as the learner has it, and its environment."""
+    """A run of an algorithm, with its policy in the learner and its environment."""
     name, _, kind = request.param.partition(" ")
     if request.param in ON_POLICY:
         return stored_on_policy(name, kind, tmp_path_factory.mktemp("stored") / "run")
@@ -98,7 +98,7 @@ def observations(spec: EnvironmentSpec) -> NDArray[Any]:
 
 
 def feeds(session: onnxruntime.InferenceSession, spec: EnvironmentSpec) -> dict[str, NDArray[Any]]:
-    """Observations, and noise for a policy that takes it."""
+    """Observations, and noise for a policy with a noise input."""
     rng = np.random.default_rng(3)
     given = {OBSERVATIONS: observations(spec)}
     if Role.NOISE in [each.name for each in session.get_inputs()]:

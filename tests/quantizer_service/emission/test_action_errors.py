@@ -1,4 +1,4 @@
-"""Which errors of actions count, and relative to what."""
+"""The errors of actions that count, and their divisors."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ PARAMETERS = random_parameters(VALUES, 1)
 
 
 def outputs() -> NDArray[np.float64]:
-    """Outputs of the FP32 policy. Tests change them, and `report` takes them for those of the emitted policy."""
+    """Outputs of the FP32 policy. Tests change them, and `report` uses them as outputs of the emitted policy."""
     return Reference(Graph.parse(VALUES)).run(PARAMETERS, OBSERVATIONS)["q_values"]
 
 

@@ -1,5 +1,6 @@
-"""What may come in at the service's door and must do no harm: it is refused with a precise status, the last good policy
-stays served, and what is held for it is bounded."""
+"""Harmful submissions: they are refused with a precise status, the last good policy is still served, and their memory
+is bounded.
+"""
 
 import re
 from collections.abc import Iterator
@@ -95,7 +96,7 @@ def test_many_bad_submissions_leave_no_memory_behind(tmp_path: Path) -> None:
         parameters(layers__1__weight=with_value(np.nan)),
         edited(fits_no_shape),
     ]
-    # A process of its own, so that its memory is the quantizer's alone.
+    # A separate process, so that its memory is only the quantizer's.
     store = str(tmp_path / "store")
     with service_process("quantizer", "--store", store) as process, QuantizerClient(process.address) as client:
         opened(client, versions=1)

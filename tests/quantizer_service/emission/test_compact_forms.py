@@ -1,4 +1,4 @@
-"""Sparse policies through the emitter: smaller models of the same policy, plans kept by what is left."""
+"""Sparse policies through the emitter: smaller models of the same policy, and plans for each compact form."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def emitter_for(path: Path, source: object = SOURCE, config: QuantizerConfig | N
 
 
 def sparse(version: int, silent: int = 10, unread: int = 20) -> Checkpoint:
-    """A version whose first layer has this many units without inputs, and whose second this many that nothing reads."""
+    """A version with this many units without inputs in its first layer, and this many unread units in its second."""
     parameters = random_parameters(SOURCE, version)
     parameters["layers.0.weight"][:silent] = 0
     parameters["layers.2.weight"][:, :unread] = 0

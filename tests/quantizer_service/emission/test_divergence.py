@@ -1,4 +1,4 @@
-"""KL divergences against their definition, and what they say of outputs far apart."""
+"""KL divergences compared with their definition, and their values for outputs that are far apart."""
 
 from collections.abc import Iterator
 from pathlib import Path

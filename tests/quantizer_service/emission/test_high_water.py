@@ -38,7 +38,7 @@ def ready(path: Path) -> Emitter:
 
 
 def goes_on_after_a_kill(store: Path) -> int:
-    """The version above which a quantizer goes on that starts with what is on disk now."""
+    """The version above which a quantizer continues that starts with the present files."""
     found = store.with_name("found")
     shutil.rmtree(found, ignore_errors=True)
     # What is being written on another thread may be renamed before it is copied.
@@ -71,7 +71,7 @@ def test_the_number_of_a_served_version_stays_reserved_if_its_files_are_lost(tmp
             for version in range(1, 2 * BLOCK, 7):
                 publishing = asyncio.create_task(quantizer.publish(checkpoint(SOURCE, version), "int8", 0.0))
                 await watcher.next()
-                # Of what else there is on disk nothing counts: the worker writes there meanwhile.
+                # Other files on the disk do not count, because the worker writes them meanwhile.
                 shutil.copy(store / "high_water.json", tmp_path)
                 assert HighWaterMark(tmp_path / "high_water.json", 0).floor >= version
                 await publishing
@@ -182,7 +182,7 @@ def test_versions_beyond_the_step_are_refused_and_change_nothing(tmp_path: Path)
 
 
 def test_no_version_is_served_with_two_contents_by_processes_that_are_killed_while_they_publish(tmp_path: Path) -> None:
-    """Each life has another publisher, which begins where `ready` says, as a learner does that lost its counters."""
+    """Each life has another publisher. It begins above the version in `ready`, like a learner without counters."""
     served: dict[int, bytes] = {}
     for life in range(KILLS):
         store = str(tmp_path / "store")

@@ -248,7 +248,7 @@ def test_any_policy_graph_climbs_rung_by_rung_and_ends_in_float(name: str, schem
     assert heights == sorted(set(heights))
     assert report.passed
     in_float = len(report.float_layers) == len(report.layers)
-    # What only other outputs come from makes no difference to the action, which the gate looks at.
+    # Layers that only other outputs read do not affect the action, which the gate compares.
     assert in_float or report.relative_max_error == 0
     expected = climber.reference.run(parameters, inputs)
     for output, values in islice(
@@ -322,7 +322,7 @@ def test_deep_policies_try_and_measure_a_bounded_number_of_times() -> None:
     hopeless = GateConfig(max_mean_error=1e-12, max_error=1e-12)
     parameters = random_parameters(source, 1)
     for i in range(1, depth):
-        # So that what goes in also comes out of so many layers.
+        # So that the input also reaches the output through so many layers.
         parameters[f"layers.{i}.weight"] = np.eye(4, dtype=np.float32) + 0.01 * parameters[f"layers.{i}.weight"]
         parameters[f"layers.{i}.bias"][:] = 0
     climber = Climber("int8", source, hopeless)

@@ -1,4 +1,4 @@
-"""What publishers do wrong: each mistake has its status, says what was expected, and changes nothing."""
+"""Mistakes of publishers: each has its status, names the expected value, and changes nothing."""
 
 import re
 from collections.abc import Callable, Iterator

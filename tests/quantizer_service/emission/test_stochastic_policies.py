@@ -98,7 +98,7 @@ def test_a_ruined_layer_is_found_by_the_divergence(tmp_path: Path, name: str, sc
 
 def test_nearly_equal_logits_pass_although_their_largest_one_changes(tmp_path: Path) -> None:
     parameters = random_parameters(SOURCES["categorical"], 1)
-    # As an untrained policy has them.
+    # As in an untrained policy.
     parameters["4.weight"] *= 1e-3
     parameters["4.weight"] -= parameters["4.weight"].mean(axis=0)
     parameters["4.bias"][:] = 0

@@ -65,7 +65,7 @@ def test_the_next_process_waits_for_the_end_of_the_previous_stream(tmp_path: Pat
             assert not done
             first.ended.set()
             await waiting
-            # Of two that have waited, the second finds that the first has gone on.
+            # Of two that have waited, the second finds that the first has continued.
             with pytest.raises(ConflictError, match=SUPERSEDED):
                 await found.admit("run", turn(1, 3))
 

@@ -1,4 +1,4 @@
-"""Many watchers at a time: what is encoded, who waits for whom, and what a slow one does to the others."""
+"""Many watchers at once: the encodings, the waits, and the effect of a slow watcher on the others."""
 
 import asyncio
 import threading
@@ -89,7 +89,7 @@ def test_all_who_get_a_scheme_of_a_version_share_its_bytes(tmp_path: Path) -> No
 
 
 class Reader:
-    """A watcher with a connection of its own that reads only when it is told to."""
+    """A watcher with its own connection, which reads only when a test says so."""
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.insecure_channel(address, options=[*CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1)])
@@ -130,7 +130,7 @@ def test_a_slow_watcher_delays_no_other_and_skips_to_the_newest(tmp_path: Path, 
             assert publisher.publish(checkpoint(BIG, version)).version == version
             assert fast.versions_until(version) == [version]
 
-        # The client's own gRPC buffers some: whoever reads a little may find a version or two between, and never all.
+        # The client's own gRPC buffers some versions. A slow reader may find one or two between, and never all.
         seen = slow.versions_until(versions)
         assert seen == sorted(seen)
         assert len(seen) <= versions // 2

@@ -1,4 +1,4 @@
-"""What a quantizer tells Prometheus about its newest policies."""
+"""A quantizer's metrics of its newest policies."""
 
 import asyncio
 import time

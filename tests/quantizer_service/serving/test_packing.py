@@ -1,4 +1,4 @@
-"""Sparse policies travel packed on both links, to peers that take it."""
+"""Sparse policies are sent packed on both links, to peers that accept it."""
 
 import asyncio
 from collections.abc import Iterator
@@ -175,7 +175,7 @@ def test_messages_that_are_much_larger_than_their_chunks_are_refused(client: Qua
 
 
 class OldPolicies:
-    """Encodes a policy anew for each caller, as for a version that is not the newest."""
+    """Encodes a policy again for each caller, as for a version that is not the newest."""
 
     async def get(self, scheme: str, version: int) -> EncodedPolicy:
         rng = np.random.default_rng(0)

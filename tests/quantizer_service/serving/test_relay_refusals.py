@@ -1,4 +1,4 @@
-"""What an upstream may do wrong: a relay refuses it, asks again, and goes on serving the last good policy."""
+"""Faults of an upstream: a relay refuses them, reconnects, and still serves the last good policy."""
 
 import hashlib
 import re
@@ -103,7 +103,7 @@ def test_a_bad_policy_is_refused_and_the_last_good_one_stays_served(
         watch = client.watch("int8")
         upstream.send(policy_messages(policy(1)))
         assert next(watch) == policy(1)
-        # The stream was opened once more; it brings what is wrong with version 2, and is opened yet again.
+        # The stream was opened again. It brings the invalid version 2, and is opened once more.
         for _ in range(2):
             upstream.wait_for_call()
         upstream.send(make(policy(2)))

@@ -1,4 +1,4 @@
-"""What a relay knows of the past: it is never served in the place of what is newer."""
+"""A relay's knowledge of the past is never served instead of newer data."""
 
 import asyncio
 import logging
@@ -124,8 +124,8 @@ def test_the_measurements_of_a_run_end_with_it() -> None:
                     upstream.send(policy_messages(policy(4, "first", scheme)), scheme)
                     assert await watcher.next() is not None
                 assert relay.lag_seconds == {Variant("int8"): 6.0, Variant("fp32"): 6.0}
-                # The same version with other bytes is refused, and one whose bytes are not the described ones.
-                # One after the other: a loop that is late takes only the newest policy that has come.
+                # The same version with other bytes is refused, and so is a version whose bytes differ from its
+                # descriptor. They come one after the other, because a late loop gets only the newest policy.
                 upstream.send(policy_messages(policy(4, "first", size=2_000)))
                 await until(lambda: relay.refused[Variant("int8")] == 1)
                 upstream.send(policy_messages(replace(policy(5, "first"), model=bytes(1_000))))
@@ -150,7 +150,7 @@ def test_a_watcher_after_a_refusal_makes_the_relay_ask_its_upstream_again() -> N
                 upstream.refuse("scheme: expected one of fp32")
                 with pytest.raises(NotFoundError, match="fp32"):
                     await refused.next()
-                # Also while those who were refused are still there.
+                # Also while the refused watchers are still there.
                 with await relay.watch(Variant("int8"), 0) as later:
                     upstream.send(policy_messages(policy(1)))
                     assert await later.next() is not None

@@ -1,4 +1,4 @@
-"""A mixed fleet: watchers whose processors need signed and unsigned weights of the same versions."""
+"""A mixed fleet: watchers whose processors need signed or unsigned weights of the same versions."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""Work that takes too long, that nobody waits for, or that hangs."""
+"""Work that is too slow, that has lost its caller, or that hangs."""
 
 import asyncio
 import gc
@@ -291,7 +291,7 @@ def test_a_version_is_served_and_stored_if_its_publisher_leaves_during_the_emiss
 
 
 def test_work_that_fails_after_its_caller_has_left_leaves_nothing_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """Also where the caller is thrown away, as gRPC does with a call whose connection is gone."""
+    """Also if the caller is garbage-collected, as gRPC does with a call after a disconnect."""
 
     async def scenario() -> None:
         worker = Worker(DEADLINE_S)

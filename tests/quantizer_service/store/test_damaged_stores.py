@@ -1,4 +1,4 @@
-"""A damaged file costs its version at most, and the store says which file it is."""
+"""A damaged file loses at most its version, and the store names the file."""
 
 import logging
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_a_damaged_version_is_skipped_with_a_warning_but_not_removed(
         store = opened(tmp_path)
 
     assert retained(store) == [2, 1]
-    # Its number is taken all the same.
+    # Its number is still used.
     assert (store.versions()[0].version, store.highest_version) == (2, 3)
     assert str(damaged) in caplog.text
     for version in range(4, 9):

@@ -1,4 +1,4 @@
-"""Versions that are held: for how long, how many, what retention does with them, and over the wire."""
+"""Held versions: duration and number of holds, their effect on retention, and the wire."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -80,7 +80,7 @@ def test_the_oldest_hold_ends_for_a_new_one(clock: ManualClock) -> None:
     holds.grant(1, 50.0)
     holds.grant(100, 10.0)
     assert holds.versions() == {1, *range(3, MAX_HOLDS + 1), 100}
-    # What is over gives way before what goes on.
+    # Ended holds are removed before active ones.
     clock.now = 10.0
     holds.grant(101, 10.0)
     assert holds.versions() == {1, *range(3, MAX_HOLDS + 1), 101}

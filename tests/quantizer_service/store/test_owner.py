@@ -1,4 +1,4 @@
-"""Which learner a store takes versions from, when a run's folder was copied or restored."""
+"""The learner that may publish to a store after a run's folder was copied or restored."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A store has one writer, and readers beside it that see whole versions only."""
+"""A store has one writer, and readers that see only whole versions."""
 
 import hashlib
 import logging

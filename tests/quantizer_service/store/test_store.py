@@ -1,4 +1,4 @@
-"""A store keeps what it is given, over restarts, and as much as its settings say."""
+"""A store keeps its content over restarts, within the limits of its settings."""
 
 import errno
 import shutil

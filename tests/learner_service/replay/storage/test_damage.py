@@ -1,4 +1,4 @@
-"""A damaged segment is found, told and skipped; the segments behind it stay, and nothing is stored twice."""
+"""A damaged segment is found, logged and skipped. The segments after it stay, and no segment is stored twice."""
 
 import re
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_a_flipped_bit_in_a_record_loses_only_its_segment(tmp_path: Path, caplog
     assert (store.segments.damaged, store.transitions, store.total_transitions) == (1, 4 * 59, 4 * 60)
     (line,) = caplog.messages
     assert re.match("replay: 1 segments .*damaged.* 59 ", line)
-    # A later segment of the same actor is stored, so that this one is not asked for, and not stored twice.
+    # A later segment of the same actor is stored, so this one is not requested again and not stored twice.
     assert store.insert(segments[20], source(20)) is None
     store.insert(plain_segment(60), source(60))
     store.close()
@@ -74,7 +74,7 @@ def test_the_watermark_reveals_a_lost_newest_record(tmp_path: Path) -> None:
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY)
     assert survivors(store) == without(59)
     assert (store.segments.damaged, store.total_transitions) == (1, 4 * 60)
-    # Nobody knows any more whose it was: its actor sends it again, and it is stored.
+    # Its sender is unknown, so its actor sends it again, and it is stored.
     assert store.insert(plain_segment(59), source(59)) is not None
 
 
@@ -266,7 +266,7 @@ def test_an_unset_priority_counts_as_none(tmp_path: Path) -> None:
 
 
 def test_every_flipped_bit_of_the_log_is_harmless_or_reported(tmp_path: Path) -> None:
-    """One bit in each byte of two records and of what the header keeps: at most one segment is missing."""
+    """A bit in each byte of two records and of the used header: at most one segment is missing."""
     segments = filled(tmp_path, capacity=400)
     path = tmp_path / "directory.bin"
     original = path.read_bytes()

@@ -1,4 +1,4 @@
-"""What is dropped is gone for the store, its samplers and its next openings; what is kept is whole."""
+"""Dropped segments disappear from the store, its samplers and later openings. Other segments stay whole."""
 
 import os
 import subprocess

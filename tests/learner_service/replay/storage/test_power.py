@@ -21,7 +21,7 @@ BEFORE, AFTER = Machine("11111111-before-the-cut"), Machine("22222222-after-the-
 
 
 class Disk:
-    """What is on the disk below a folder: what was there at the last `settle`, and later pages at will."""
+    """The content of the disk below a folder: the content at the last `settle`, and later pages at will."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -32,7 +32,7 @@ class Disk:
         self._content = self._read()
 
     def cut(self, rng: np.random.Generator, share: float) -> None:
-        """Leave of each page that changed since with probability `share` the new content, else the old one."""
+        """Keep the new content of each changed page with probability `share`, otherwise restore the old content."""
         for name, now in self._read().items():
             before = self._content.get(name)
             if before is None or len(before) != len(now):
@@ -79,12 +79,12 @@ def test_after_a_power_cut_the_flushed_segments_and_a_sequence_after_them_are_ke
     store = ReplayStore.open(directory, SPEC, capacity, machine=AFTER)
     last = max([*store.sequences.as_dict().values()], default=-1)
     assert flushed - 1 <= last < flushed + more
-    # All that was promised is there, but for what the store had evicted itself.
+    # All durable segments exist, except those that the store had evicted itself.
     assert [number for number in numbers(store) if number >= oldest] == list(range(oldest, last + 1))
     assert numbers(store) == sorted(set(numbers(store)))
     assert_store_holds(store, segments)
     assert store.total_transitions == sum(segments[number].transitions for number in range(last + 1))
-    # What is asked for again is stored once, and what is sent again is not.
+    # Requested segments are stored once, and repeated segments are not stored.
     for number in range(last + 1, flushed + more):
         assert store.insert(segments[number], source(number)) is not None
     for number in range(flushed + more):
@@ -196,7 +196,7 @@ def test_a_mark_from_before_a_failed_flush_makes_nothing_durable(
         broken.setattr(os, "fdatasync", refuse)
         with pytest.raises(OSError, match="Input/output error"):
             store.flush()
-    # The kernel takes the pages of the failed flush for written.
+    # The kernel treats the pages of the failed flush as written.
     with pytest.raises(OSError, match="flush"):
         store.durability.sync(before)
     assert store.durability.durable.index == 0

@@ -1,4 +1,4 @@
-"""The table of last sequence numbers tells duplicates from news."""
+"""The table of last sequence numbers detects duplicates."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A full disk stops inserts and nothing else, and they go on when there is room."""
+"""A full disk only stops inserts, and they continue when there is room."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ from learner_service.replay.storage.mapped_files import Machine, MappedFile
 from tests.learner_service.learner_parts import open_replay, segment
 from tests.learner_service.replay.replay_segments import SPEC, assert_store_holds, kill, plain_segment, source
 
-# 2 MB of rows are taken at once: a row has 4 kB.
+# 2 MB of rows are allocated at once: a row has 4 kB.
 LARGE = replace(SPEC, observations=ArraySpec((1024,), "float32"))
 
 

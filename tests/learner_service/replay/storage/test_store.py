@@ -282,7 +282,7 @@ def test_short_segments_fill_a_store_that_expects_them(tmp_path: Path, rows_per_
         store.insert(plain_segment(sequence, steps=1), source(sequence))
     assert store.transitions == kept
     store.close()
-    # What was expected when it was new counts: what is stored is found again whatever comes now.
+    # The expected size at its creation counts, so that stored segments are found with any later size.
     store = ReplayStore.open(tmp_path, SPEC, 400)
     assert [record.source.sequence for record in store.segments.live] == list(range(300 - kept, 300))
 

@@ -1,4 +1,4 @@
-"""A store whose process is killed while it inserts has every committed segment afterwards, once and whole."""
+"""After a kill during inserts, a store has every committed segment exactly once and undamaged."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A check of a replay's files: it finds what a learner would skip, and changes nothing."""
+"""A check of a replay's files reports what a learner would skip, and changes nothing."""
 
 import re
 from pathlib import Path
