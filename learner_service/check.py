@@ -1,4 +1,6 @@
-"""Checks what only the learner can judge, before a run begins: own networks and algorithms, its device, its source."""
+"""Checks settings that only the learner can judge, before a run begins: own networks and algorithms, its device, its
+source.
+"""
 
 import argparse
 import json
@@ -15,7 +17,7 @@ from learner_service.training.warm_start import begin_networks, check_fits
 
 
 def command() -> int:
-    """Make the algorithm of the settings in a file, for an environment, with the networks that it begins with.
+    """Make the algorithm of the settings in a file for an environment, with its initial networks.
 
     Raises UserError when that fails.
     """

@@ -36,12 +36,12 @@ _log = logging.getLogger(__name__)
 
 # Time between two rows of scalars.
 _PERIOD_S = 1.0
-# Before the server stops, actors and watchers have this time to hear that the run is over or the learner leaves.
+# Time for actors and watchers, before the server stops, to learn that the run is over or the learner leaves.
 _FAREWELL_S = 3.0
 
 
 def fails_again(directory: Path, failure: BaseException, life: int, made_updates: bool) -> bool:
-    """Write down `failure`. Returns whether the previous learner ended with the same one, without an update between.
+    """Record `failure`. Returns whether the previous learner ended with the same failure, without an update in between.
 
     Another restart would then end in the same way, for example after a mistake in a user's algorithm.
     life: number of this learner in its run.
@@ -113,11 +113,11 @@ class LearnerService(Service):
         await self._run.lifecycle.restored.wait()
 
     async def run(self, address: str) -> int:
-        """Train until the run is over or this learner is told to end.
+        """Train until the run is over or this learner gets SIGTERM.
 
         Returns 0 when the run was solved, 3 when its budget ended, 4 when it was stopped, and 6 when it was
-        interrupted. A learner with `linger` serves until it is told to end, and always returns 0. Raises UserError
-        when another learner has gone on with the run from object storage. The run here is then interrupted.
+        interrupted. A learner with `linger` serves until SIGTERM, and always returns 0. Raises UserError when another
+        learner has continued the run from object storage. The run here is then interrupted.
         """
         try:
             await self._train()
@@ -130,7 +130,7 @@ class LearnerService(Service):
         return EXIT_OK if self._linger else EXIT_OF_STATE[self._run.lifecycle.state]
 
     async def _train(self) -> None:
-        """Serve the run until this learner has to end, and write its end. Raises the run's fault."""
+        """Serve the run until this learner must end, and write its end. Raises the run's fault."""
         run, lifecycle = self._run, self._run.lifecycle
         was_over = not lifecycle.wants_actors
         await run.preparation.restore()
@@ -152,7 +152,7 @@ class LearnerService(Service):
             summary = self._reporter.summary()
             written = self._write_end(summary)
             await asyncio.to_thread(run.records.events.close, summary)
-            # The disk may have room again while the learner lingers. Told to end, it tries for the last time.
+            # The disk may have room again while the learner lingers. After SIGTERM, it tries for the last time.
             last = False
             while not (written or last) and self._linger:
                 with contextlib.suppress(TimeoutError):
@@ -181,14 +181,14 @@ class LearnerService(Service):
         """Write summary and outcome. Returns False when the disk refuses one of them."""
         written = self._summary_writes.attempt(partial(write_document, self._summary, summary, indent=2))
         if not written:
-            # The summary of an earlier life must not pass for this one's.
+            # The summary of an earlier life must not be mistaken for this one's.
             with contextlib.suppress(OSError):
                 self._summary.unlink()
         return self._run.lifecycle.write_outcome() and written
 
     def _raise(self, fault: BaseException) -> NoReturn:
         if isinstance(fault, UserError):
-            # A new exception: the failing call holds the same one, and clears its traceback frames.
+            # A new exception, because the failing call holds the old one and clears its traceback frames.
             raise UserError(str(fault)) from fault
         training = self._run.training
         trainer = training.trainer if training is not None and fault is training.trainer.fault else None

@@ -51,8 +51,9 @@ class AnyAlgorithm(Protocol):
     sparsity_methods: the supported values of `config.sparsity.method`, such as learner_service.sparsity.METHODS.
         Without it only dense networks are accepted.
     flops: learner_service.sparsity.Flops of the present networks. Without it the status shows none.
-    begin_from: a method that takes the `state()` of another run, and begins with its networks and normalizer.
-        Optimizers, counters and generators stay new. It raises as `load_state`. Without it a run refuses `init_from`.
+    begin_from: a method whose argument is the `state()` of another run. The algorithm begins with that run's networks
+        and normalizer. Optimizers, counters and generators stay new. It raises as `load_state`. Without this method a
+        run refuses `init_from`.
     precision: precision of wide hidden layers, from networks.precision.use_precision. Without it the status shows fp32.
     """
 
@@ -85,9 +86,9 @@ class Algorithm(AnyAlgorithm, Protocol):
     """Trains on batches of n-step transitions. See `AnyAlgorithm` for the other members.
 
     policy: its output is q_values float32[B, actions], or actions float32[B, *action] within their bounds.
-    takes_noise: the policy takes standard normal noise, float32[B, actions], as its second input, and acts
+    takes_noise: the policy has standard normal noise, float32[B, actions], as its second input, and acts
         deterministically without it. For a replay of dynamic capacity the policy has a method `with_greedy`. That
-        method takes the same inputs and returns two outputs: the actions with noise and those without.
+        method has the same inputs and returns two outputs: the actions with noise and the actions without noise.
 
     Optional attribute:
     needs_windows: the targets have a term for each step of a window. With n > 1 batches have observations in between.
@@ -134,7 +135,7 @@ class OnPolicyAlgorithm(AnyAlgorithm, Protocol):
         ...
 
     def learn(self, rollout: Sequence[Batch], progress: float) -> Learned:
-        """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1].
+        """Make all updates on one rollout. progress: used share of the run's environment steps, in [0, 1].
 
         rollout: as `RolloutQueue.next_rollout` returns it: batches of T steps of N environments, with different T.
         """
@@ -143,7 +144,7 @@ class OnPolicyAlgorithm(AnyAlgorithm, Protocol):
     def log_probabilities(
         self, observations: NDArray[np.generic], actions: NDArray[np.generic], parameters: Mapping[str, Tensor]
     ) -> NDArray[np.float32]:
-        """log pi(a | s), float32[B], of the policy with these parameters; empty for the present ones.
+        """log pi(a | s), float32[B], of the policy with these parameters. Empty parameters mean the present ones.
 
         observations: [B, *policy_observation]. actions: [B, *action], as in the rollout.
         """
@@ -173,7 +174,7 @@ def minibatches(batch: Batch, weights: NDArray[np.float32], size: int, device: t
 def on_device(batch: Batch, weights: NDArray[np.float32], size: int, device: torch.device) -> Batch:
     """All rows of n-step transitions on `device`, with the column `weights`, float32[B], and without versions.
 
-    On the CPU they are views; else each column takes one asynchronous copy. Raises ValueError unless the rows are a
+    On the CPU they are views. On a GPU each column needs one asynchronous copy. Raises ValueError unless the rows are a
     multiple of `size`.
     """
     if len(weights) % size:

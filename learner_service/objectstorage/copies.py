@@ -1,4 +1,4 @@
-"""Opens the run from which a run begins: a folder, or copies in object storage. Nothing of it changes."""
+"""Opens the source of a new run: another run's folder, or its copies in object storage. Does not change them."""
 
 import logging
 import shutil
@@ -23,9 +23,9 @@ _DOWNLOADED = ".source-"
 
 @contextmanager
 def opened_source(config: RunConfig, work: Path, with_rows: bool) -> Iterator[Source]:
-    """The checkpoint that `init_from` names: the newest whole one of a run, or exactly this one.
+    """The checkpoint that `init_from` names: the newest whole checkpoint of a run, or exactly the named one.
 
-    work: folder for downloads, which stay as long as the context. with_rows: download the rows of the replay, too.
+    work: folder for downloads, which stay as long as the context. with_rows: also download the rows of the replay.
     Raises UserError when there is no whole checkpoint, or when a later version of ActorQ wrote it.
     """
     given = config.init_from
@@ -47,18 +47,18 @@ def opened_source(config: RunConfig, work: Path, with_rows: bool) -> Iterator[So
 
 
 def _download_newest(url: str, endpoint: str, folder: Path, beginnings: Sequence[str]) -> None:
-    """Download those files of the newest whole generation with a checkpoint that begin with one of these texts.
+    """Download the newest whole generation with a checkpoint: those files whose names begin with one of `beginnings`.
 
-    endpoint: of an S3-compatible service; empty for AWS. Raises UserError when there is no whole generation, and when
-    the storage cannot be read.
+    endpoint: of an S3-compatible service; empty for AWS.
+    Raises UserError when there is no whole generation, and when the storage cannot be read.
     """
     if url.startswith(_FOLDER) and not Path(url.removeprefix(_FOLDER)).is_dir():
-        # The store would make the folder.
+        # The store would create the folder.
         raise UserError(f"{_SETTING}: {url} does not exist; give the checkpoint.object_storage of a run")
     try:
         generations = Generations(ObjectStore(url, endpoint, _SETTING))
         damaged = 0
-        # A learner that still uploads removes old generations meanwhile. The newest ones stay.
+        # A learner that still uploads removes old generations meanwhile. The newest generations stay.
         for name in generations.manifests():
             try:
                 files = generations.read(name).files

@@ -22,21 +22,21 @@ from learner_service.training.checkpoint import CheckpointScan, find_newest
 _log = logging.getLogger(__name__)
 
 # The lost volume may have used more numbers after its last upload: one life for each restart of its learner, one
-# version for each publication. These are the most of both that are possible without a successful upload between.
+# version for each publication. These limits are the most that are possible without a successful upload in between.
 _LIVES, _VERSIONS = 2**12, LEAP_OF_COPIES
 _MOST_FILES, _MOST_GENERATIONS = 1000, 1000
 RUN_FILE = "run.json"
 """Each generation has it. A volume without it has no run."""
 _MARK_FILE = "published.json"
-# A generation in which one of them is damaged is not whole. All but the mark have a copy.
+# A generation in which one of them is damaged is not whole. All except the mark have a copy.
 _DOCUMENTS = (RUN_FILE, _MARK_FILE, "environment.json", "outcome.json")
 
 
 class Volume:
     """The folder of a run whose checkpoints go to object storage.
 
-    name: random, made once for each volume. The newest claim in the storage must have it, or another learner has gone
-    on with the run.
+    name: random, made once for each volume. If the newest claim in the storage has another name, another learner has
+        continued the run.
     """
 
     def __init__(self, directory: Path, generations: Generations) -> None:
@@ -47,18 +47,18 @@ class Volume:
         with suppress(InvalidInputError):
             values = read_either(self._file) or {}
         self.name = str(values.get("volume") or uuid.uuid4().hex)
-        # Set by `actorq restore`: this volume takes the run over from the one in the storage.
+        # Set by `actorq restore`: this volume takes over the run from the volume in the storage.
         self._takes_over = bool(values.get("takes_over"))
 
     @property
     def resets(self) -> int:
-        """Resets of the run's environment so far. Copies from before the last one count no more."""
+        """Resets of the run's environment so far. Copies from before the last reset are no longer used."""
         return int((read_either(self.directory / RUN_FILE) or {}).get("resets", 0))
 
     def prepare(self, resume: bool) -> CheckpointScan | None:
         """Restore the run if the volume has none, and its newest checkpoint if that is damaged.
 
-        Call before the learner claims the volume. Returns the checkpoints that it has read; None if it has not looked.
+        Call before the learner claims the volume. Returns the checkpoints that it has read; None if it has read none.
         Raises UserError when nothing whole can be read, and when a new run would replace a stored one.
         """
         run = self.directory / RUN_FILE
@@ -70,9 +70,9 @@ class Volume:
             raise UserError(f"checkpoint.object_storage: {error}") from None
 
     def begin(self, run_id: str) -> None:
-        """Claim the storage for the run on this volume. Without a network the run begins all the same.
+        """Claim the storage for the run on this volume. If the storage is unreachable, the run begins anyway.
 
-        Raises UserError when the storage has another run, or when another learner has gone on with this one.
+        Raises UserError when the storage has another run, or when another learner has continued this run.
         """
         try:
             self.require_claim(run_id)
@@ -107,7 +107,7 @@ class Volume:
             )
         if claim.volume != self.name:
             raise ConflictError(
-                f"another learner has gone on with this run from {self.generations.url}; end that one and move "
+                f"another learner has continued this run from {self.generations.url}; end that learner and move "
                 f"{self.directory} away to continue from there, or use another URL to continue from this folder"
             )
         return number
@@ -138,11 +138,11 @@ class Volume:
         else:
             _log.warning("%s has no checkpoint yet: the run starts from its beginning", self.generations.url)
         run = read_either(partial / RUN_FILE) or {}
-        # Older claims and generations have numbers of lives, which were those of the processes.
+        # Older claims and generations have numbers of lives, which were also the numbers of the processes.
         process = unique_number(max(claim.lives, run.get("process", 0), run.get("lives", 0)) + _LIVES)
         versions = max(claim.versions, (read_either(partial / _MARK_FILE) or {}).get("mark", 0)) + _VERSIONS
         write_document(partial / _MARK_FILE, {"mark": versions})
-        # From now on the learner that lost the volume cannot upload, if it still lives.
+        # From here on, the learner that lost the volume cannot upload, even if it is still alive.
         self._claim(number + 1, Claim(self.name, claim.run_id, process, versions))
         remove_both(partial / RUN_FILE)
         for path in sorted(partial.iterdir()):
@@ -150,7 +150,8 @@ class Volume:
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
             path.rename(target)
         sync_folder(self.directory)
-        # The claims make the numbers of processes unique. As an epoch, this one also fences the learner's publications.
+        # The claims make the numbers of processes unique. As an epoch, the number also fences the learner's
+        # publications.
         epoch = max(process, unique_number(run.get("epoch", 0)))
         own = {"run_id": claim.run_id, "process": process, "epoch": epoch}
         write_twice(self.directory / RUN_FILE, {"lives": 0, **run, **own})
@@ -158,9 +159,9 @@ class Volume:
         return checkpoints
 
     def _replace_damaged(self) -> CheckpointScan:
-        """Restore a checkpoint from its copy if the newest one is damaged, and the copy is newer than the whole ones.
+        """Restore a checkpoint from its copy if the newest is damaged, and the copy is newer than the whole ones.
 
-        Renames the damaged ones to NAME.damaged. Raises an error of the storage if no checkpoint here is whole.
+        Renames damaged checkpoints to NAME.damaged. Raises an error of the storage if no checkpoint here is whole.
         """
         scan = find_newest(self.directory / "checkpoints")
         try:
@@ -211,14 +212,14 @@ class Volume:
         resets, damaged = self.resets, 0
         names = listed = self.generations.manifests()
         tried = 0
-        # Bounded, because a learner that still lives may upload faster than this one reads.
+        # Bounded, because a learner that is still alive may upload faster than this one reads.
         while names and tried < _MOST_GENERATIONS:
             name, *names = names
             tried += 1
             try:
                 manifest = self.generations.read(name)
                 if manifest.resets < resets:
-                    # An operator has dropped this one and all before it.
+                    # An operator has dropped this generation and all earlier ones.
                     break
                 resets = manifest.resets
                 if manifest.run_id != claim.run_id:
@@ -239,7 +240,7 @@ class Volume:
                 shutil.rmtree(folder)
                 folder.mkdir()
                 if newer := [found for found in self.generations.manifests() if found > listed[0]]:
-                    # A learner that still lives has uploaded them, and has removed old ones meanwhile.
+                    # A learner that is still alive has uploaded them, and has removed old ones meanwhile.
                     names = listed = [*newer, *names]
                     resets = self.resets
                     continue

@@ -8,7 +8,7 @@ from actorq.errors import ConflictError, UserError
 
 
 class RateLimiter:
-    """Keeps samples / inserts at a ratio, whichever side is faster (Cassirer et al. 2021, arXiv:2102.04736).
+    """Keeps samples / inserts near a ratio, by blocking the faster side (Cassirer et al. 2021, arXiv:2102.04736).
 
     Inserts and samples are counted in transitions. Let diff = inserts * samples_per_insert - samples - offset. Sampling
     n is allowed after min_size inserts, if diff - n >= min_size * samples_per_insert - error_buffer. Inserting n is
@@ -16,12 +16,12 @@ class RateLimiter:
     before its transitions arrive (`try_reserve`). It counts as outstanding until `insert` or `release`.
 
     The offset is 0 until transitions are lost. While min_size transitions are collected again (`await_inserts`), the
-    offset is such that diff ends at min_size * samples_per_insert, as it does the first time. A run that resumes with
-    another ratio or min_size keeps the difference between diff and min_size * samples_per_insert.
+    offset is such that diff ends at min_size * samples_per_insert, as the first time. A run that resumes with another
+    ratio or min_size keeps the difference between diff and min_size * samples_per_insert.
 
     One more rule than Reverb's prevents deadlocks, because segments and batches may be larger than the buffer. When
     nothing is outstanding and the demanded sample is not allowed, one insert of any size is admitted. The demanded
-    sample is the smallest one that waits, else the last one that was asked for.
+    sample is the smallest waiting one, or without any the last requested one.
 
     Proof. Suppose that neither side can move. Each reservation is used or released within a bounded time, because
     `Credits` leases reservations and the intake uses up those of received segments. So nothing is outstanding in the
@@ -63,7 +63,7 @@ class RateLimiter:
 
     @classmethod
     def of_queue(cls, epochs: int, rollout_size: int, ahead: int, clock: Callable[[], float]) -> "RateLimiter":
-        """A limiter for a queue that hands out each insert once, for `epochs` samples.
+        """A limiter for a queue that returns each insert once, for `epochs` samples.
 
         It allows the samples of a rollout exactly when `rollout_size` inserts wait, and admits inserts up to `ahead`
         waiting ones, rounded up to an even number of at least 4.
@@ -82,13 +82,13 @@ class RateLimiter:
 
     @property
     def missing(self) -> int:
-        """Inserts that are missing until sampling may start, or may go on after a loss of transitions."""
+        """Number of inserts that are missing until sampling may start, or may continue after a loss of transitions."""
         with self._changed:
             return max(0, self._least_inserts - self.inserts)
 
     @property
     def starved_seconds(self) -> float:
-        """Seconds during which some thread waited in `await_sample`, over restarts, the present wait included."""
+        """Seconds during which some thread waited in `await_sample`, over restarts and including the present wait."""
         with self._changed:
             starved = self.starved_before + self._starved
             return starved + (self._clock() - self._starving_since if self._waiting else 0.0)
@@ -140,9 +140,9 @@ class RateLimiter:
             self._set_offset()
 
     def begin_with(self, inserts: int) -> None:
-        """Allow sampling from this total of inserts on, below min_size, because the rest is there already.
+        """Allow sampling after this total of inserts, below min_size, because the replay has the rest already.
 
-        diff is then min_size * samples_per_insert, as after the first min_size inserts of a run that begins empty.
+        diff is then min_size * samples_per_insert, as after the first min_size inserts of a run with an empty replay.
         """
         with self._changed:
             self._least_inserts = inserts

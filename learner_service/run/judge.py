@@ -17,9 +17,9 @@ from learner_service.training.training import Training
 
 _log = logging.getLogger(__name__)
 
-# Evaluations leave so much more free space than `replay.min_free_bytes`. They thus never make actors wait.
+# Evaluations need this much more free space than `replay.min_free_bytes`, so that they never make actors wait.
 _ROOM = 1.25
-# Bytes per second, and the most that are saved: of one evaluator, and of all together. An honest one is far below.
+# Bytes per second, and the most saved bytes: for one evaluator, and for all together. Honest evaluators need far less.
 _EACH_EVALUATOR = 2**14, 2**20
 _ALL_EVALUATORS = 2**16, 2**22
 # Most bytes of a line in the log: without its episodes, and for each episode.
@@ -27,7 +27,7 @@ _LINE_BYTES, _EPISODE_BYTES = 1024, 48
 
 
 class Allowance:
-    """Bytes that may be written now: `rate` for each second, of which at most `most` are saved. It starts with all.
+    """Bytes that may be written now: `rate` for each second, of which at most `most` are saved. It starts full.
 
     A write that begins within the allowance may exceed it. The excess is paid before the next write.
     """
@@ -75,8 +75,9 @@ def most_line_bytes(evaluation: Evaluation) -> int:
 class Judge:
     """Compares evaluations with the target, a return or a success rate. Lives on the event loop.
 
-    flagged: the newest evaluation and the reason, if it is implausible; else empty. Such a policy is not exported.
-    unconfirmed: the same for one that reaches the target far above the actors' returns, and needs a second witness.
+    flagged: the newest evaluation and the reason, if it is implausible; otherwise empty. Such a policy is not exported.
+    unconfirmed: the same for an evaluation that reaches the target far above the actors' returns, and needs a second
+        confirmation.
     """
 
     def __init__(self, records: Records) -> None:
@@ -84,7 +85,7 @@ class Judge:
         self._solved_by: Evaluation | None = None
         # The evaluator of the newest evaluation that reached the target far above the actors' returns.
         self._witness = ""
-        # The newest unconfirmed evaluation, and the training that it is of.
+        # The newest unconfirmed evaluation, and its training.
         self._waiting: tuple[Evaluation, Training] | None = None
         self._acting = acting_schemes(records.config.scheme)
         self._records = records
@@ -109,15 +110,15 @@ class Judge:
         return self._solved_by or self._records.evaluations.newest
 
     def check(self, stream: ActorStream, evaluation: Evaluation) -> None:
-        """Check an evaluation that a stream has brought, before it is stored.
+        """Check a received evaluation before it is stored.
 
         Raises InvalidInputError when the sender is no evaluator, or when no actor may run the policy. Raises
         CorruptedError when an earlier evaluation is missing, and ExhaustedError when evaluators send too much.
         """
         if stream.member.role != "evaluator" or evaluation.scheme not in self._acting or evaluation.policy_version < 1:
             raise InvalidInputError(
-                f"evaluation: expected one by an evaluator of a published {' or '.join(self._acting)} policy, got one "
-                f"by an {stream.member.role} of version {evaluation.policy_version} {evaluation.scheme!r}"
+                f"evaluation: expected one from an evaluator for a published {' or '.join(self._acting)} policy, "
+                f"got one from an {stream.member.role} for version {evaluation.policy_version} {evaluation.scheme!r}"
             )
         stream.require_all_before(evaluation.sequence)
         if evaluation.sequence > stream.received:
@@ -132,7 +133,9 @@ class Judge:
                 await self._evaluated.wait()
 
     def store(self, member: Member, evaluation: Evaluation, training: Training) -> bool:
-        """Store an evaluation, on the storage thread; False if it is there. Raises UnavailableError on a low disk."""
+        """Store an evaluation, on the storage thread; False if it is already stored. Raises UnavailableError on a low
+        disk.
+        """
         least = int(_ROOM * self._records.config.replay.min_free_bytes)
         free = training.replay.machine.free_bytes(self._records.identity.directory)
         was_low, self._disk_is_low = self._disk_is_low, free < least

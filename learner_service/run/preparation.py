@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 # Maximum length of the text about a refused environment in the status.
 _MOST_BYTES = 500
-# Decides on a reset, until all is moved.
+# Records the decision on a reset, until all files are moved.
 _PENDING = "reset.json"
 _SPEC = Path("environment.json")
 _EVALUATIONS = Path("evaluations.jsonl")
@@ -106,8 +106,8 @@ class Preparation:
     async def reset(self, discard: bool) -> EnvironmentReset:
         """Forget the spec, and set the training's files aside. The next spec that fits is the run's.
 
-        discard: reset a run that has made progress. Without it such a run raises ConflictError, as does one that is
-        over.
+        discard: reset a run that has made progress. Without it such a run raises ConflictError. So does a run that is
+            over.
         """
         self.lifecycle.require_here()
         if not self.lifecycle.wants_actors:
@@ -170,7 +170,7 @@ class Preparation:
         try:
             self.lifecycle.begin(training, graph)
         except Exception as error:
-            # Nothing begins twice: without this, actors would wait for ever.
+            # Nothing would begin twice: without this fault, actors would wait forever.
             self.lifecycle.fail(error)
             raise
 
@@ -206,7 +206,7 @@ class Preparation:
                 source=source,
             )
         if source is not None:
-            # From now on the run resumes from its own files, whatever becomes of the other run.
+            # After this the run resumes from its own files, for any changes of the other run.
             first = Tolerated("the first checkpoint", "the run begins with the other run's networks until the next one")
             first.attempt(partial(self.lifecycle.save, training, 0))
         return training, graph
@@ -214,7 +214,7 @@ class Preparation:
     async def _reset(self) -> EnvironmentReset:
         training, (spec, self.known) = self.records.training, (self.known, None)
         try:
-            # All actors rejoin. What they have sent is stored first.
+            # All actors rejoin. Their received segments are stored first.
             self.records.forget_training()
             self.streams.forget("the run's environment was reset; join again")
             await self.storage.settle()
@@ -233,7 +233,7 @@ class Preparation:
             self._resetting = None
         self.restored, self.problem = None, ""
         if set_aside is not None:
-            # Until this copy is uploaded, the loss of the volume brings the earlier files back.
+            # Until this copy is uploaded, a loss of the volume would restore the earlier files.
             self.lifecycle.upload()
         return EnvironmentReset(set_aside, spec)
 

@@ -1,4 +1,4 @@
-"""Finds and reads the checkpoint of another run, from which a run begins, without changing the other run's files."""
+"""Finds and reads the checkpoint of another run from which a run begins. Does not change the other run's files."""
 
 import logging
 import re
@@ -19,9 +19,9 @@ CHECKPOINTS = "checkpoints"
 _FILES = ("state.json", "tensors.safetensors")
 # A run has these files before its first checkpoint.
 _OF_RUN = ("run.json", "config.yaml")
-# A checkpoint, or one that a learner replaces at this moment.
+# A checkpoint, or a checkpoint that a learner replaces at this moment.
 _NAME = re.compile(r"\d+(\.replaced)?")
-# Tries to read a checkpoint of a run that goes on, and may replace or remove it meanwhile.
+# Attempts to read a checkpoint of a run in progress, which may replace or remove it meanwhile.
 _TRIES = 5
 
 
@@ -29,7 +29,8 @@ _TRIES = 5
 class Source:
     """A checkpoint of another run.
 
-    checkpoint: its folder. spec: the environment's spec; None for a folder of an earlier version that was moved alone.
+    checkpoint: its folder. spec: the environment's spec; None for an earlier version's checkpoint folder outside of its
+        run.
     replay: folder of the run's replay, which may not exist; None when the checkpoint is in no run.
     """
 
@@ -40,10 +41,10 @@ class Source:
 
 
 def read_source(path: Path) -> Source:
-    """The checkpoint that `init_from` names: the newest whole one of a run, or exactly this one.
+    """The checkpoint that `init_from` names: the newest whole checkpoint of a run, or exactly the named one.
 
-    path: a folder or file within a run. Raises UserError when there is no whole checkpoint, or when a later version of
-    ActorQ wrote it.
+    path: a folder or file within a run.
+    Raises UserError when there is no whole checkpoint, or when a later version of ActorQ wrote it.
     """
     try:
         return _found(path)
@@ -81,7 +82,7 @@ def _of_checkpoint(folder: Path) -> Source:
 
 
 def _newest(checkpoints: Path) -> Source:
-    """The newest whole checkpoint of a run. Logs those that are damaged."""
+    """The newest whole checkpoint of a run. Logs the damaged checkpoints."""
     damaged: dict[Path, str] = {}
     for _ in range(_TRIES):
         damaged.clear()
@@ -91,12 +92,12 @@ def _newest(checkpoints: Path) -> Source:
                 source = _source(folder, checkpoints.parent)
             except InvalidInputError as error:
                 if not folder.exists():
-                    # Its learner has a newer one now.
+                    # Its learner has written a newer one.
                     break
                 damaged[folder] = str(error)
                 continue
             for path, reason in damaged.items():
-                _log.error("init_from: checkpoint %s is damaged, taking the previous one: %s", path, reason)
+                _log.error("init_from: checkpoint %s is damaged, trying the previous one: %s", path, reason)
             return source
         else:
             break
@@ -110,13 +111,13 @@ def _newest(checkpoints: Path) -> Source:
 
 
 def _source(folder: Path, run: Path | None) -> Source:
-    """Raises InvalidInputError for a damaged checkpoint, and UserError for one of another version."""
+    """Raises InvalidInputError for a damaged checkpoint, and UserError for a checkpoint of another version."""
     try:
         files = CheckpointFiles.read(folder)
     except UserError as error:
         raise UserError(f"init_from: {error}") from None
     state = LearnerState(files.updates, safetensors.torch.load(files.tensors), files.values)
-    # Older checkpoints do not have it.
+    # Older checkpoints lack it.
     values = files.values.get("spec") or (run and read_either(run / "environment.json"))
     spec = EnvironmentSpec.from_json(values) if values else None
     return Source(folder, state, spec, run and run / "replay")

@@ -1,4 +1,4 @@
-"""Begins a run with the networks, the normalizers and the replay of another run."""
+"""Starts a run with the networks, the normalizers and the replay of another run."""
 
 import logging
 import shutil
@@ -29,7 +29,7 @@ def check_settings(source: Source, config: RunConfig) -> None:
     """Raise UserError when the run of this configuration cannot have the source's networks."""
     _check_algorithm(source, config)
     values, here = source.state.values, config.network_settings
-    # Checkpoints of earlier versions do not have them. Then the shapes of the parameters decide.
+    # Checkpoints of earlier versions lack these values. Then the shapes of the parameters decide.
     for name, there in values.get("network_settings", {}).items():
         if name in here and there != here[name]:
             raise _refusal(source, name, there, here[name], f"give {_flag(name, there)}")
@@ -37,7 +37,7 @@ def check_settings(source: Source, config: RunConfig) -> None:
     for name, configured in config.sparsity.topology.items():
         there = topology[name]
         if name == "method":
-            # The masks come with the weights. The method decides only how they change from now on.
+            # The masks come with the weights. The method decides only how they change later.
             fits = there == configured or {there, configured}.isdisjoint(("dense", "tiny"))
         else:
             fits = there == configured
@@ -48,8 +48,8 @@ def check_settings(source: Source, config: RunConfig) -> None:
 def check_fits(source: Source, config: RunConfig, spec: EnvironmentSpec, algorithm: AnyAlgorithm) -> None:
     """Raise UserError as `check_settings`, and when the source has other observations or actions than `spec`.
 
-    Other dynamics, rewards and time limits are no fault. With `init_replay`, the bounds of actions have to be equal
-    too, and the replay has to have all columns of the run.
+    Other dynamics, rewards and time limits are allowed. With `init_replay`, the bounds of actions must be equal too,
+    and the replay must have all columns of the run.
     """
     _check_algorithm(source, config)
     if config.init_replay and is_on_policy(algorithm):
@@ -65,7 +65,7 @@ def check_fits(source: Source, config: RunConfig, spec: EnvironmentSpec, algorit
     if config.init_replay:
         folder = _replay_of(source)
         replay = adoptable(folder, _further(config, spec))
-        # The description of a replay does not tell these, which do not matter to its rows.
+        # The description of a replay lacks these fields, which do not matter to its rows.
         replay = replace(replay, indicators=spec.indicators, environment_arguments=spec.environment_arguments)
         for fault in _differences(replay, spec, with_bounds=False):
             raise UserError(f"init_replay: {fault} in {folder}; leave --init-replay out")
@@ -75,8 +75,9 @@ def check_fits(source: Source, config: RunConfig, spec: EnvironmentSpec, algorit
 def begin_replay(source: Source, directory: Path, make: Callable[[Path], ReplayStore]) -> None:
     """Make the replay of a new run in `directory`, with the transitions of the source's replay.
 
-    make: opens a new store in a folder. The replay appears whole or not at all. A replay that is there already stays.
-    Raises UserError as `adopt` does, and the errors of `ReplayStore.open`.
+    make: opens a new store in a folder.
+    The replay appears whole or not at all. An existing replay stays. Raises UserError as `adopt` does, and the errors
+    of `ReplayStore.open`.
     """
     if directory.exists():
         return
@@ -96,7 +97,7 @@ def begin_replay(source: Source, directory: Path, make: Callable[[Path], ReplayS
 
 
 def begin_training(source: Source, config: RunConfig, algorithm: AnyAlgorithm, replay: SegmentBuffer) -> None:
-    """Give the source's networks and normalizers to a new algorithm and its buffer. Raises UserError."""
+    """Copy the source's networks and normalizers into a new algorithm and its buffer. Raises UserError."""
     begin_networks(source, config, algorithm)
     replay.begin_from(source.state.values["limiter"])
     _log.info(
@@ -106,7 +107,7 @@ def begin_training(source: Source, config: RunConfig, algorithm: AnyAlgorithm, r
 
 
 def begin_networks(source: Source, config: RunConfig, algorithm: AnyAlgorithm) -> None:
-    """Give the source's networks and normalizers to a new algorithm. Raises UserError when they do not fit."""
+    """Copy the source's networks and normalizers into a new algorithm. Raises UserError when they do not fit."""
     begin_from: Callable[[dict[str, Any]], None] | None = getattr(algorithm, "begin_from", None)
     if begin_from is None:
         raise UserError(
@@ -116,7 +117,7 @@ def begin_networks(source: Source, config: RunConfig, algorithm: AnyAlgorithm) -
     try:
         begin_from(source.state.tensors)
     except Exception as error:
-        # A user's algorithm may raise anything.
+        # A user's algorithm may raise any exception.
         raise UserError(
             f"init_from: the networks in {source.checkpoint} do not fit those of this run: "
             f"{' '.join(str(error).split())}; give the settings of that run, {_OTHERWISE}"
@@ -129,7 +130,9 @@ def _check_algorithm(source: Source, config: RunConfig) -> None:
 
 
 def _differences(there: EnvironmentSpec, here: EnvironmentSpec, with_bounds: bool) -> Iterator[str]:
-    """The spaces in which two environments differ, each as "expected ..., got ...". The first one is enough."""
+    """The differences between two environments' spaces, each as "expected ..., got ...". The first difference is
+    enough.
+    """
     if there.leaves or here.leaves:
         ours, theirs = ({leaf.name: leaf for leaf in spec.leaves} for spec in (here, there))
         for name in dict.fromkeys((*ours, *theirs)):

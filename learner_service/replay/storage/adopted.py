@@ -34,9 +34,9 @@ _LEAVE_OUT = "leave --init-replay out"
 
 
 def adoptable(directory: Path, further: Sequence[str]) -> EnvironmentSpec:
-    """The spaces of the replay in this folder, whose segments a store with these further columns can adopt.
+    """The spaces of the replay in this folder, if a store with these further columns can adopt its segments.
 
-    Raises UserError when the folder has no replay, an unreadable one, or one without some of the columns.
+    Raises UserError when the folder has no replay, an unreadable replay, or a replay without some of the columns.
     """
     if not any(path.exists() for path in description_files(directory)):
         raise UserError(
@@ -68,7 +68,7 @@ def adoptable(directory: Path, further: Sequence[str]) -> EnvironmentSpec:
 def adopt(directory: Path, store: ReplayStore) -> int:
     """Copy the newest segments of the replay in this folder, as many as fit. Returns the number of transitions.
 
-    The run of the folder may be going on. Segments that change meanwhile, and damaged ones, are left out, because their
+    The other run may be in progress. Segments that change meanwhile, and damaged segments, are left out, because their
     checksums are wrong. Raises UserError when a file is missing or no transition is whole, and the errors of
     `ReplayStore.adopt`.
     """
@@ -82,7 +82,7 @@ def adopt(directory: Path, store: ReplayStore) -> int:
     # Each segment is checked when it is copied.
     recover(log, columns, machine.boot_id, checked_at_once=0)
     chosen, left_out = _newest(log, store.capacity), 0
-    # The further columns come after those of every run. The other run may have more of them.
+    # The further columns come after the columns of every run. The other run may have more further columns.
     common, names = len(columns.checksummed) - len(columns.further), [*columns.further]
     places = [*range(common), *(common + names.index(name) for name in store.further)]
     for record in chosen:
@@ -103,7 +103,7 @@ def adopt(directory: Path, store: ReplayStore) -> int:
 
 
 def _newest(log: SegmentDirectory, capacity: int) -> deque[Record]:
-    """The newest segments that fit into so many rows, oldest first."""
+    """The newest segments that fit into this number of rows, oldest first."""
     chosen: deque[Record] = deque()
     rows = 0
     for record in reversed(log.live):
@@ -127,6 +127,6 @@ def _whole_rows(record: Record, columns: Columns) -> list[Array] | None:
 
 
 def _foreign(source: SegmentSource) -> SegmentSource:
-    """The source with a key that no actor of this run has, whatever its name."""
+    """The source with a key that no actor of this run has, for any name."""
     digest = hashlib.blake2b(source.actor_key, digest_size=KEY_BYTES, person=b"adopted")
     return source._replace(actor_key=digest.digest())

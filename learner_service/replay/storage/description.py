@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 8
 """Changes with the meaning of rows or records. Version 8 has the sizes of actions, version 7 the further columns."""
-# Earlier versions, with the further columns that each of them means. Their rows and records are the same.
+# Earlier versions, each with the further columns that it implies. Their rows and records are the same.
 _EARLIER: Mapping[object, tuple[str, ...] | None] = {4: (), 5: (GREEDY_ACTIONS,), 6: (LOG_PROBABILITIES,), 7: None}
 NEEDED_BY = {
     GREEDY_ACTIONS: ("dynamic_capacity", "--dynamic-capacity.enabled", "--no-dynamic-capacity.enabled"),
@@ -31,7 +31,7 @@ NEEDED_BY = {
         for name in each.names
     },
 }
-"""What needs each further column, and the flags of a run with and without it."""
+"""The reason for each further column, and the flags of a run with and without it."""
 _ELSEWHERE = "start this run in another directory, or remove this one to start empty"
 
 
@@ -43,7 +43,7 @@ def description_files(directory: Path) -> tuple[Path, ...]:
 def write_description(
     directory: Path, spec: EnvironmentSpec, capacity: int, further: Sequence[Column], segments: int
 ) -> None:
-    """Declare a directory with room for `segments` segments complete. From now on it is reopened, not started over."""
+    """Declare a directory with room for `segments` segments complete. Later it is reopened, not created again."""
     values = {**_describe(spec, capacity, further), "segments": segments}
     for path in reversed(description_files(directory)):
         write_checked(path, values)
@@ -51,7 +51,7 @@ def write_description(
 
 def _describe(spec: EnvironmentSpec, capacity: int, further: Sequence[Column]) -> dict[str, Any]:
     """The meaning of a replay's rows, as JSON values."""
-    # Without bounds and time limits, which do not change the meaning of stored rows.
+    # Without bounds and time limits, because they do not change the meaning of stored rows.
     return {
         "format_version": FORMAT_VERSION,
         "contract": CONTRACT,
@@ -126,7 +126,7 @@ def read_description(directory: Path) -> dict[str, Any]:
 
 
 def _as_now(found: dict[str, Any]) -> dict[str, Any]:
-    """A description as this version writes it, where its rows mean the same."""
+    """A description as this version writes it, if its rows have the same meaning."""
     version = found.get("format_version")
     if version not in _EARLIER:
         return found

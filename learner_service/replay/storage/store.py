@@ -11,7 +11,7 @@ live record. No segment is stored twice, because the sequence numbers come from 
 `sequences.json`. That file is replaced before a record that it does not cover could be overwritten. `recovery` covers
 power cuts and damage.
 
-Disk space is taken before rows are written, so no store instruction can fail.
+Disk space is allocated before rows are written, so no store instruction can fail.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ from learner_service.replay.storage.sequences import LastSequences, SegmentSourc
 
 _log = logging.getLogger(__name__)
 
-# Disk space is taken in pieces of about this many bytes.
+# Disk space is allocated in pieces of about this many bytes.
 _AHEAD_BYTES = 2**24
 _MIN_CAPACITY = 4
 _MIN_SEGMENTS = 64
@@ -55,13 +55,13 @@ class Inserted:
 
 
 class ReplayStore:
-    """The ring of transitions. Not thread-safe: `ReplayBuffer` holds a lock around every call but `durability.sync`.
+    """The ring of transitions. Not thread-safe: `ReplayBuffer` holds a lock around every call except `durability.sync`.
 
     The columns are views of the files; see `Columns`. Callers may write to `priorities` only.
 
     segments: the segments that are stored now. directory: their records. sequences: the last sequence of each actor.
     durability: flushes the files. machine: functions of the machine that the store uses.
-    capacity: rows of the ring. Bootstrap observations and resets take rows too.
+    capacity: rows of the ring. Bootstrap observations and resets use rows too.
     nbytes: bytes of address space. Once the ring is full, also bytes of disk and page cache.
     """
 
@@ -97,11 +97,11 @@ class ReplayStore:
         sent = columns_of(spec, columns.further)
         self._sent = {column.name for column in sent}
         self.batched = tuple(column for column in sent if column.name in columns.further and column.batched)
-        # For segments of the shape of the last one.
+        # For segments with the shape of the last one.
         self._writer: RowWriter | None = None
         self._lock = lock
         self._rows_ahead = max(1, _AHEAD_BYTES // columns.row_nbytes)
-        # Taking disk space again that a file already has is cheap.
+        # Allocating disk space that a file already has is cheap.
         self._rows_reserved = 0
 
     @classmethod
@@ -118,15 +118,16 @@ class ReplayStore:
     ) -> "ReplayStore":
         """Create the store below `directory`, or reopen it.
 
-        further: names of the run's further columns. All segments have these that the environment has, and no others.
+        further: names of the run's further columns. All segments have those of these columns that the environment has,
+            and no others.
         rows_per_segment: expected rows of a segment, at most 16. A new store has room for capacity / rows_per_segment
             segments. With shorter segments it is full before all its rows are used.
         checked_at_once: bytes of rows that are checked now. Older rows are checked when they are first drawn.
-        earlier_transitions: total of the run before a new store, whose predecessor was lost.
+        earlier_transitions: total of the run before this new store, if the previous store was lost.
 
-        Raises ConflictError when the directory belongs to another environment, capacity or format, has other
-        columns, or is open elsewhere. Raises UserError when the capacity is too small, does not fit on the disk,
-        or the frame stack is too large for the ages.
+        Raises ConflictError when the directory belongs to another environment, capacity or format, has other columns,
+        or is open elsewhere. Raises UserError when the capacity is too small, does not fit on the disk, or the frame
+        stack is too large for the ages.
         """
         if not 1 <= spec.frame_stack <= MAX_AGE + 1:
             raise UserError(f"replay: the frame stack must be 1 to {MAX_AGE + 1}, got {spec.frame_stack}")
@@ -208,10 +209,11 @@ class ReplayStore:
         return Inserted(start, record.stop, evicted)
 
     def adopt(self, record: Record, rows: Sequence[Array], follows: bool) -> None:
-        """Store a segment of another run. It counts as no transition of this run, and as acted by no version of it.
+        """Store a segment of another run. Its transitions do not count for this run, and belong to no version of it.
 
         record: of the other run, with the source that the segment has here. rows: of `Columns.checksummed`, in its
-        order. follows: as in `Segment`. Raises ExhaustedError and UnavailableError as `insert` does.
+            order. follows: as in `Segment`.
+        Raises ExhaustedError and UnavailableError as `insert` does.
         """
         self._require_room(record.rows)
         start = self.segments.place(record.rows)
@@ -234,7 +236,7 @@ class ReplayStore:
         self.sequences.advance(record.source)
 
     def reserve_ahead(self) -> bool:
-        """Take disk space for the next inserts if little is left. Returns False when the disk is full."""
+        """Allocate disk space for the next inserts if little is left. Returns False when the disk is full."""
         with contextlib.suppress(UnavailableError):
             self._reserve(min(self.capacity, self.segments.cursor + self._rows_ahead // 2))
             return True
@@ -263,7 +265,7 @@ class ReplayStore:
             )
 
     def _reserve(self, rows: int) -> None:
-        """Take disk space for the first `rows` rows, and more if possible. Raises UnavailableError."""
+        """Allocate disk space for the first `rows` rows, and more if possible. Raises UnavailableError."""
         if rows <= self._rows_reserved:
             return
         for wanted in (min(self.capacity, rows + self._rows_ahead), rows):
