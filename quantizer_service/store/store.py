@@ -112,7 +112,7 @@ class PolicyStore(PolicyReader):
         return self.owner.followed_by(learner)
 
     def claim(self, run_id: str, learner: Lineage = UNCHECKED) -> None:
-        """Make this the store of a run, and of its learner. Raises as `check` does."""
+        """Claim this store for a run and its learner. Raises as `check` does."""
         self._own(run_id, self.check(run_id, learner))
 
     def refuse(self, learner: Lineage) -> None:

@@ -120,7 +120,7 @@ def test_it_acts_with_fp32_until_the_choice_and_then_with_the_chosen_scheme(
     side.choices.put(Selection("int8", {}))
     assert side.chose() == (dict.fromkeys(SCHEMES, 1), "fp32")
     request = quantizer.watched()
-    # The stream of fp32 has ended; the newest version acts again, in the new scheme.
+    # The fp32 stream has ended. The newest version acts again, now in the new scheme.
     assert (request.scheme, request.after_version) == ("int8", 1)
     assert quantizer.left.acquire(timeout=DEADLINE_S)
     assert side.subscription.scheme == "int8"

@@ -17,7 +17,7 @@ SETTINGS = config(replay={"capacity": 2_000, "min_size": 8})
 
 
 async def begun(run: Run) -> None:
-    """With an actor and a segment."""
+    """Start training: an actor joins and sends a segment."""
     stream = await opened(run)
     await store(run, stream, segment(1))
 
