@@ -175,12 +175,21 @@ def _in_opset(model: onnx.ModelProto, opset: int, usual: int) -> onnx.ModelProto
     newest = onnx.defs.onnx_opset_version()
     if opset > newest:
         raise InvalidInputError(f"expected an opset of at most {newest}, the newest that onnx here knows, got {opset}")
+    converted = _converted(model, opset)
+    if converted is None:
+        oldest = next((each for each in range(opset + 1, usual) if _converted(model, each) is not None), usual)
+        remedy = f"choose one from {oldest} to {newest}"
+        raise InvalidInputError(f"the policy cannot be in opset {opset}, which lacks its operators; {remedy}")
+    return converted
+
+
+def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto | None:
+    """The model in another opset; None if the opset lacks operators of the model."""
     try:
         converted = onnx.version_converter.convert_version(model, opset)
         converted.ir_version = helper.find_min_ir_version_for(converted.opset_import)
         onnx.checker.check_model(converted, full_check=True)
     except Exception as error:  # The converter raises errors of several kinds, with texts for its developers.
         _log.debug("conversion to opset %d: %s", opset, error)
-        remedy = f"choose one from {usual} to {newest}"
-        raise InvalidInputError(f"the policy cannot be in opset {opset}, which lacks its operators; {remedy}") from None
+        return None
     return converted

@@ -308,6 +308,9 @@ def become(module: str, arguments: Sequence[str], descriptors: Sequence[int]) ->
         name = arguments[arguments.index("--name") + 1] if "--name" in arguments else ""
         _COMMAND_NAME.write_text(name or module, encoding="utf-8")
     sys.argv = [module, *arguments]
+    if sys.path[:1] != [os.getcwd()]:
+        # A program started with -m finds the user's modules here. The fork of an installed command would not.
+        sys.path.insert(0, os.getcwd())
     # The server has already imported the package's main module, and runpy warns about that.
     sys.modules.pop(f"{module}.__main__", None)
     try:

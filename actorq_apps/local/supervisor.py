@@ -25,6 +25,8 @@ from actorq_apps.local.services import Kind, Service
 
 _METER_NICENESS = 10
 _LAST_LINES = 5
+# `timeout` and others send SIGTERM to the process and to its group, so that it arrives twice.
+_SAME_SIGNAL_S = 0.5
 _LAST_LINE_BYTES = 300
 _TRACEBACK_LINES = 200
 _AFTER_LEARNER = (Kind.ACTOR, Kind.EVALUATOR)
@@ -88,6 +90,7 @@ class Supervisor:
         self._later = [service.name for service in services if service.kind in _AFTER_LEARNER]
         self._due: dict[str, float] = {}
         self._phase = _Phase.RUNNING
+        self._interrupted_at = -math.inf
         self._deadline = math.inf
         self._outcome = Outcome(EXIT_FAILED, "the run ended before it began")
         self._learner_is_ending = False
@@ -154,6 +157,10 @@ class Supervisor:
                 self._exited(self._children.pop(name), code)
 
     def _interrupted(self, number: signal.Signals) -> None:
+        now = time.monotonic()
+        last, self._interrupted_at = self._interrupted_at, now
+        if number is signal.SIGTERM and now - last < _SAME_SIGNAL_S:
+            return
         if self._phase is not _Phase.RUNNING:
             self._observer.event(f"{number.name} again: ending everything at once")
             for child in self._children.values():

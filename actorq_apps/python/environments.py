@@ -19,7 +19,7 @@ def resolve(environment: Any) -> "str | OwnEnvironment":
     """The id with which every process can create the environment, or a wrapper for this process. Raises UserError."""
     if isinstance(environment, str):
         return environment
-    if (importable := _path_of(environment)) is not None:
+    if (importable := path_of(environment)) is not None:
         return importable
     # Imported here, because a run by id needs neither Gymnasium nor ONNX Runtime in this process.
     from actor_service.embedded import OwnEnvironment
@@ -29,7 +29,7 @@ def resolve(environment: Any) -> "str | OwnEnvironment":
     return OwnEnvironment(_name_of(environment), environment)
 
 
-def _path_of(environment: Any) -> str | None:
+def path_of(environment: Any) -> str | None:
     """MODULE:NAME of a class or function that a new Python process can import; None if there is none."""
     if not (inspect.isclass(environment) or inspect.isfunction(environment)):
         return None

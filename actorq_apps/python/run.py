@@ -4,6 +4,7 @@ import atexit
 import contextvars
 import os
 import queue
+import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -81,6 +82,7 @@ class Run:
         self._actor: EmbeddedActor | None = None
         self._error: BaseException | None = None
         self._result: Result | None = None
+        self._stopping = False
         self._ended = threading.Event()
         self._leaving = threading.Event()
         atexit.register(self._leave)
@@ -139,7 +141,7 @@ class Run:
 
         Does nothing if the run has ended. In a callback it does not wait.
         """
-        self._child.terminate()
+        self._terminate()
         if threading.current_thread().name != "actorq-run" and not self._ended.wait(self._drain_s):
             self._child.kill()
             self._ended.wait()
@@ -216,6 +218,10 @@ class Run:
             raise ConflictError(f"the run in {self.directory} has no learner {'yet' if self.running else 'any more'}")
         return LearnerClient(self._addresses.learner, self._config.transport.certificates_of("operator"))
 
+    def _terminate(self) -> None:
+        self._stopping = True
+        self._child.terminate()
+
     def _leave(self) -> None:
         """Save the run at the end of the program."""
         self._leaving.set()
@@ -233,6 +239,9 @@ class Run:
                 case RunStatus() as status:
                     self._learned(status)
                 case str() as text:
+                    if self._stopping and text.startswith(signal.SIGTERM.name):
+                        # This program has asked for the end, and knows of no signal.
+                        text = "saving the run and ending"
                     if self._display is not None:
                         self._display.event(text)
                     self._emit(NoticeEvent(text))
@@ -294,14 +303,14 @@ class Run:
         for callback in self._callbacks:
             try:
                 if callback(event) is False:
-                    self._child.terminate()
+                    self._terminate()
             except Exception as error:  # The caller's function gets its own exception back.
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         """End the run because of an error of this process."""
         self._error = self._error or error
-        self._child.terminate()
+        self._terminate()
 
     def _end(self, code: int) -> None:
         self._disconnect()

@@ -19,7 +19,7 @@ from actorq_apps.cli.display.view import RunView
 from actorq_apps.local.child import Child
 from actorq_apps.local.events import ChildExited
 from actorq_apps.local.wholerun import read_news, spec_line, start_run
-from actorq_apps.python.environments import resolve
+from actorq_apps.python.environments import path_of, resolve
 from actorq_apps.python.notebook import NotebookDisplay, in_notebook
 from actorq_apps.python.run import Callback, Item, Run
 
@@ -106,7 +106,7 @@ def _tree(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The value in YAML's types: NumPy numbers become Python's, and paths become text."""
+    """The value in YAML's types: NumPy numbers become Python's; paths, classes and functions become text."""
     match value:
         case Mapping():
             return {str(name): _plain(each) for name, each in value.items()}
@@ -114,6 +114,10 @@ def _plain(value: Any) -> Any:
             return [_plain(each) for each in value]
         case Path():
             return str(value)
+        case _ if callable(value):
+            if (path := path_of(value)) is None:
+                raise UserError(f"expected a class or function of a module that Python can import, got {value!r}")
+            return path
     return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
 
 

@@ -52,9 +52,9 @@ class ExportSettings(Settings):
     )
     weight_encoding: schemes.ExportEncoding = Field(None, description=schemes.ENCODING_HELP)
     form: schemes.Form = Field("onnxruntime", description=schemes.FORM_HELP)
-    opset: Annotated[PositiveInt | None, DefaultText("19; 21 for int4; the model's if newer")] = Field(
-        None, description="version of the ONNX operator set, for the standard form"
-    )
+    opset: Annotated[
+        PositiveInt | None, DefaultText("that of the policy's graph; at least 19, for int4 at least 21")
+    ] = Field(None, description="version of the ONNX operator set, for the standard form")
     output: Path = Field(Path("policy.onnx"), description="file to write; its description ends in .json")
     force: bool = Field(False, description="replace files, and write a scheme that the fidelity gate refused")
 

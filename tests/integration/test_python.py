@@ -120,13 +120,15 @@ def test_an_open_environment_serves_one_run_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_callback_that_returns_false_stops_the_run(tmp_path: Path) -> None:
+    seen: list[Event] = []
     run = actorq.train(
         "CartPole-v1",
         directory=tmp_path / "run",
-        callbacks=[lambda event: not isinstance(event, EvaluationEvent)],
+        callbacks=[seen.append, lambda event: not isinstance(event, EvaluationEvent)],
         **ENDLESS,
     )
     assert run.wait().state is RunState.INTERRUPTED
+    assert [event for event in seen if isinstance(event, NoticeEvent)] == [NoticeEvent("saving the run and ending")]
 
 
 def test_the_exception_of_a_callback_ends_the_run_and_reaches_the_caller(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 import json
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import onnx
@@ -163,3 +166,24 @@ def test_a_run_resumes_from_its_end(solved: tuple[TrainingRun, str]) -> None:
     assert after["wall_clock_s"] > before["wall_clock_s"]
     assert after["evaluations"][: len(before["evaluations"])] == before["evaluations"]
     json.dumps(after, allow_nan=False)
+
+
+def test_the_installed_command_evaluates_an_environment_of_the_working_directory(tmp_path: Path) -> None:
+    (tmp_path / "tall_poles.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "gymnasium.register('Tall-v0', CartPoleEnv, max_episode_steps=50, reward_threshold=5.0)\n",
+        encoding="utf-8",
+    )
+    command = str(Path(sys.executable).with_name("actorq"))
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([command, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    trained = run("train", "tall_poles:Tall-v0", "--run-directory", "run", "--no-energy.enabled")
+    assert trained.returncode == 0, trained.stderr
+    (line,) = [line for line in trained.stdout.splitlines() if line.startswith("evaluate it: ")]
+    # The line works as it is printed.
+    evaluated = run(*shlex.split(line.removeprefix("evaluate it: actorq ")), "--episodes", "2")
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert "episode 2/2" in evaluated.stdout

@@ -146,7 +146,11 @@ def check_size(environment_id: str, what: str, space: spaces.Box) -> None:
 
 def flattened(space: spaces.Space[Any]) -> int:
     """The size of an observation as a vector; 0 if Gymnasium cannot flatten it into a vector that fits a message."""
-    numbers = spaces.flatdim(space) if space.is_np_flattenable else 0
+    try:
+        numbers = spaces.flatdim(space) if space.is_np_flattenable else 0
+    except NotImplementedError:
+        # A space of another package may not say whether it can be flattened.
+        return 0
     return numbers if numbers <= _MOST_NUMBERS else 0
 
 

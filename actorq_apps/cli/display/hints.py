@@ -6,7 +6,7 @@ from actorq_apps.local.observer import Observer, ProcessView
 # Steps of each environment without an episode's end. Most episodes without a limit are shorter.
 _STEPS = 500
 # Seconds that a run has policies but no evaluation.
-_SECONDS = 60.0
+_SECONDS = 20.0
 _REMEDY = "give --environment-args max_episode_steps=1000"
 
 

@@ -13,7 +13,7 @@ from environment_doubles import copied
 from gymnasium import spaces
 
 from actor_service.environments import Step, describe_environment, make_environments
-from actor_service.environments.spaces.observations import observation_spec
+from actor_service.environments.spaces.observations import UnsupportedObservationsError, observation_spec
 from actorq import wire
 from actorq.config.run_config import RunConfig
 from actorq.domain.environments import EnvironmentArguments
@@ -21,6 +21,22 @@ from actorq.domain.leaves import Image
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.trajectory import Episode
 from actorq.errors import UserError
+
+
+class Words(spaces.Space[str]):
+    """A space of another package that does not say whether it can be flattened."""
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        raise NotImplementedError
+
+
+def test_a_space_that_does_not_say_whether_it_is_flat_is_refused_with_the_wrappers_that_help() -> None:
+    space = spaces.Dict({"image": spaces.Box(0, 1, (7,)), "mission": Words()})
+    with pytest.raises(UnsupportedObservationsError, match="mission: .*Words") as caught:
+        observation_spec("Mission-v0", space)
+    assert (caught.value.keys, caught.value.flattened) == (("image",), 7)
+
 
 IDS = ["CartPole-v1", "MountainCar-v0", "Acrobot-v1"]
 

@@ -108,6 +108,16 @@ def test_another_opset_can_be_chosen() -> None:
     np.testing.assert_allclose(plainly(older, feeds)[0], all_outputs_of(model, feeds)[0], rtol=0, atol=1e-6)
 
 
+def test_a_refused_opset_is_answered_with_the_oldest_that_works() -> None:
+    model, feeds = emitted_as("int8")
+    with pytest.raises(InvalidInputError, match="choose one from 14 to ") as caught:
+        standard_form(model, 5)
+    assert "opset 5" in str(caught.value)
+    assert plainly(standard_form(model, 14), feeds)
+    with pytest.raises(InvalidInputError, match="opset 13"):
+        standard_form(model, 13)
+
+
 def test_an_opset_that_lacks_an_operator_is_refused() -> None:
     model, _ = emitted_as("int4")
     with pytest.raises(InvalidInputError, match="opset 17"):

@@ -44,10 +44,10 @@ def test_gives_no_hint_if_episodes_end() -> None:
 def test_gives_one_hint_about_evaluations_that_never_end() -> None:
     recorder = Recorder()
     hint = EpisodeHint(recorder, environments=8)
-    for elapsed_s, version in ((30.0, 0), (40.0, 1), (99.0, 5)):
+    for elapsed_s, version in ((30.0, 0), (40.0, 1), (59.0, 5)):
         hint.status(run_status(environment_steps=9_000, episodes=3, elapsed_s=elapsed_s, policy_version=version))
     assert recorder.events == []
-    for elapsed_s in (101.0, 200.0):
+    for elapsed_s in (61.0, 200.0):
         hint.status(run_status(environment_steps=9_000, episodes=3, elapsed_s=elapsed_s, policy_version=6))
     (event,) = recorder.events
-    assert re.search("no evaluation .* 61 s.*--environment-args max_episode_steps=1000$", event)
+    assert re.search("no evaluation .* 21 s.*--environment-args max_episode_steps=1000$", event)

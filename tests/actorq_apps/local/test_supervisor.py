@@ -337,6 +337,16 @@ def test_an_interrupt_ends_the_learner_first_and_then_the_others(stage: Stage) -
     assert stage.end() == Outcome(143)
 
 
+def test_a_sigterm_that_arrives_twice_at_once_still_saves_the_run(stage: Stage) -> None:
+    stage.start(learner="serve", quantizer="serve")
+    stage.hear("learner", "started")
+    stage.interrupt(signal.SIGTERM)
+    stage.interrupt(signal.SIGTERM)
+    stage.hear("learner", "drained")
+    assert stage.end() == Outcome(143)
+    assert not [event for event in stage.recorder.events if "again" in event]
+
+
 def test_the_learner_saves_the_run_when_the_display_is_closed(stage: Stage) -> None:
     stage.recorder.breaks = True
     stage.start(learner="serve", actor_0="serve")

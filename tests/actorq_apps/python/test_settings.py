@@ -1,5 +1,6 @@
 """Settings of `actorq.train` match the command's, by section. Mistakes give one line before anything starts."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from actorq_apps.python.train import _tree
         ({"quantizer__gate__min_agreement": 0.9}, {"quantizer": {"gate": {"min_agreement": 0.9}}}),
         ({"dqn": {"hidden_sizes": (64, 64)}, "dqn__tau": 1.0}, {"dqn": {"hidden_sizes": [64, 64], "tau": 1.0}}),
         ({"telemetry": {"mlflow": Path("a/b")}}, {"telemetry": {"mlflow": "a/b"}}),
+        ({"network": json.dumps}, {"network": "json:dumps"}),
     ],
 )
 def test_keywords_become_the_tree_of_a_settings_file(given: dict[str, Any], tree: dict[str, Any]) -> None:
@@ -55,3 +57,8 @@ def test_reports_a_wrong_setting_in_one_line(given: dict[str, Any], message: str
 def test_refuses_settings_that_one_environment_object_cannot_support(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=f"{message}.*a class or a function that makes one"):
         actorq.train(gymnasium.make("CartPole-v1"), **given)
+
+
+def test_a_function_that_the_learner_cannot_import_is_refused() -> None:
+    with pytest.raises(UserError, match="expected a class or function of a module that Python can import"):
+        actorq.train("CartPole-v1", network=lambda: None)
