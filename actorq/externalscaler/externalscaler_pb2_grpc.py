@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ExternalScalerStub:
-    """Served by the learner: tells KEDA how many actors the run can use.
+    """Served by the learner. It reports to KEDA how many actors the run can use.
     """
 
     def __init__(self, channel):
@@ -58,11 +58,11 @@ class ExternalScalerStub:
 
 
 class ExternalScalerServicer:
-    """Served by the learner: tells KEDA how many actors the run can use.
+    """Served by the learner. It reports to KEDA how many actors the run can use.
     """
 
     def IsActive(self, request, context):
-        """Whether there should be any actors: true until the run is over. KEDA polls it.
+        """Whether there should be any actors: true until the run is over. KEDA polls this RPC.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +121,7 @@ def add_ExternalScalerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ExternalScaler:
-    """Served by the learner: tells KEDA how many actors the run can use.
+    """Served by the learner. It reports to KEDA how many actors the run can use.
     """
 
     @staticmethod

@@ -64,7 +64,7 @@ class ActorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Evaluate(self, request, context):
-        """Run episodes of a policy on this actor, beside its other work. Sends each episode when it ends, then the
+        """Run episodes of a policy on this actor, which continues its other work. Sends each episode when it ends, then the
         evaluation over all episodes. One call at a time; a second caller gets RESOURCE_EXHAUSTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -94,8 +94,8 @@ class LearnerServiceServicer:
     def Join(self, request, context):
         """An actor joins the run and receives all that it needs to act. Idempotent: the same incarnation, or the same nonce,
         gets the same incarnation and index again. A process that joins for the first time takes over its name at once. The
-        stream of the earlier process then ends with FAILED_PRECONDITION, and so does its next Join.
-        An incarnation that was silent while very many others came gets NOT_FOUND: its process has to start again.
+        stream of the earlier process then ends with FAILED_PRECONDITION, and so does its next Join. An incarnation that
+        was silent while very many others joined gets NOT_FOUND: its process must start again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -124,16 +124,16 @@ class LearnerServiceServicer:
     def WatchStatus(self, request, context):
         """The status of the run at once (a restarted learner first restores it) and then every `period`, until the caller
         leaves or the run is over. The last message has the final state. When the learner moves, the last message has
-        RUN_STATE_INTERRUPTED and the stream ends with UNAVAILABLE, as it does when the learner fails. Call again then,
-        because the run goes on.
+        RUN_STATE_INTERRUPTED and the stream ends with UNAVAILABLE. It also ends with UNAVAILABLE when the learner fails.
+        In both cases call again, because the run continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PauseTraining(self, request, context):
-        """Pause updates until ResumeTraining, also with the next learner process: the answer means that the command is on the
-        disk. Actors fill the replay as far as the rate limiter allows, then wait. Idempotent.
+        """Pause updates until ResumeTraining. The pause survives a restart of the learner: when the call returns, the command
+        is on the disk. Actors fill the replay as far as the rate limiter allows, then wait. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -154,24 +154,24 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResetEnvironment(self, request, context):
-        """Forget the environment's spec, so that the next actor's spec counts. For a run whose first actor reported a wrong
-        one. Replay, checkpoints and evaluations are set aside, and all actors are disconnected with UNAVAILABLE.
-        FAILED_PRECONDITION for a run that has made progress, unless `discard` is set.
+        """Drop the environment's spec of the run, so that the next actor sets it. Use this if the first actor reported a
+        wrong spec. Replay, checkpoints and evaluations are moved to another folder, and all actors are disconnected with
+        UNAVAILABLE. FAILED_PRECONDITION for a run that has made progress, unless `discard` is set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StopRun(self, request, context):
-        """End the run for good. The learner writes a checkpoint and the summary, and tells actors to stop. The answer means that
-        the command is on the disk: a learner that is killed now leaves it to the next one. Idempotent.
+        """End the run permanently. The learner writes a checkpoint and the summary, and instructs actors to stop. When the
+        call returns, the command is on the disk: if the learner is killed, the next learner ends the run. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportEnergy(self, request, context):
-        """A node's meter reports the energy of the node. The learner shares it out to the run's services by CPU time.
+        """A node's meter reports the energy of the node. The learner divides it among the run's services by CPU time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -89,7 +89,7 @@ class QuantizerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetPolicy(self, request, context):
-        """One retained policy: a descriptor, then its blob. If nobody used this scheme before, the policy is emitted now.
+        """One retained policy: a descriptor, then its blob. If no caller used this scheme before, the policy is emitted now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

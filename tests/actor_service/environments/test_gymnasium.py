@@ -33,7 +33,7 @@ class Words(spaces.Space[str]):
 
 def test_a_space_that_does_not_say_whether_it_is_flat_is_refused_with_the_wrappers_that_help() -> None:
     space = spaces.Dict({"image": spaces.Box(0, 1, (7,)), "mission": Words()})
-    with pytest.raises(UnsupportedObservationsError, match="mission: .*Words") as caught:
+    with pytest.raises(UnsupportedObservationsError, match=r"mission: .*Words") as caught:
         observation_spec("Mission-v0", space)
     assert (caught.value.keys, caught.value.flattened) == (("image",), 7)
 
