@@ -54,6 +54,7 @@ RUN_ELSEWHERE = {
     "README.md": "tests/integration/test_python_pages.py",
     "docs/how-to/clients.md": "tests/integration/test_api_examples.py",
     "docs/how-to/cluster-command.md": "tests/integration/test_mutual_tls.py",
+    "docs/how-to/cluster-from-nothing.md": "tests/integration/test_mutual_tls.py",
     "docs/how-to/export.md": "tests/integration/test_export_page.py",
     "docs/how-to/from-stable-baselines3.md": "tests/integration/test_python_pages.py",
     "docs/how-to/python.md": "tests/integration/test_python_pages.py",

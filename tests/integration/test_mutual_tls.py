@@ -199,8 +199,9 @@ def test_a_whole_run_with_mutual_tls_between_all_its_services(
     run = TrainingRun.start(tmp_path / "run", "--certificates", str(certificates), *endless)
     run.until(all_took_part, Certificates.of(certificates, "operator"))
     monkeypatch.chdir(certificates.parent)
-    for page in ("docs/how-to/tls.md", "docs/how-to/cluster-command.md"):
+    for page in ("docs/how-to/tls.md", "docs/how-to/cluster-command.md", "docs/how-to/cluster-from-nothing.md"):
         run_python(page, run.addresses())
+    assert (certificates.parent / "best.onnx").is_file()
     run.signal(signal.SIGINT)
     code, printed = run.finish()
     assert code == 130, printed
