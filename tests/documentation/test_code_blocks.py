@@ -59,6 +59,7 @@ RUN_ELSEWHERE = {
     "docs/how-to/from-stable-baselines3.md": "tests/integration/test_python_pages.py",
     "docs/how-to/python.md": "tests/integration/test_python_pages.py",
     "docs/how-to/quantize.md": "tests/integration/test_export_snippets.py",
+    "docs/how-to/scheme.md": "tests/integration/test_outside_scheme.py",
     "docs/how-to/tls.md": "tests/integration/test_mutual_tls.py",
     "docs/tutorials/algorithm.md": "tests/learner_service/algorithms/test_algorithm_examples.py",
 }

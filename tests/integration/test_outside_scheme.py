@@ -1,12 +1,15 @@
 """A scheme of an installed package, made of one file and one entry point."""
 
+import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from tests.documentation.code_blocks import blocks
 from tests.integration.training_run import TrainingRun, actorq
 
 ROOT = Path(__file__).parents[2]
@@ -64,15 +67,21 @@ int8 = own_scheme:Misnamed
 """
 
 
+def install(packages: Path, module: str, code: str, entry_points: str) -> None:
+    """Write a module and its entry points into a folder, as an installed package."""
+    information = packages / f"{module}-1.0.dist-info"
+    information.mkdir(parents=True)
+    (packages / f"{module}.py").write_text(code, "utf-8")
+    name = module.replace("_", "-")
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", "utf-8")
+    (information / "entry_points.txt").write_text(entry_points, "utf-8")
+
+
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of packages with the scheme, for all started processes."""
     packages = tmp_path / "packages"
-    information = packages / "own_scheme-1.0.dist-info"
-    information.mkdir(parents=True)
-    (packages / "own_scheme.py").write_text(_SCHEME, "utf-8")
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: own-scheme\nVersion: 1.0\n", "utf-8")
-    (information / "entry_points.txt").write_text(_ENTRY_POINTS, "utf-8")
+    install(packages, "own_scheme", _SCHEME, _ENTRY_POINTS)
     monkeypatch.setenv("PYTHONPATH", f"{packages}:{ROOT}")
     return packages
 
@@ -95,6 +104,31 @@ def test_a_run_emits_an_outside_scheme_acts_with_it_and_trains_with_its_rounding
     again = actorq("evaluate", str(run.directory), "--episodes", "2", "--scheme", "on-grid")
     assert again.returncode == 0, again.stderr
     assert " on-grid " in again.stdout
+
+
+def test_a_run_acts_with_the_scheme_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = "docs/how-to/scheme.md"
+    (module,), (project,) = blocks("python", page), blocks("toml", page)
+    (entry_points,) = tomllib.loads(project.code)["project"]["entry-points"].items()
+    lines = [f"[{entry_points[0]}]", *(f"{name} = {value}" for name, value in entry_points[1].items())]
+    install(tmp_path / "packages", "int8_tensors", module.code, "\n".join(lines))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'packages'}:{ROOT}")
+    run = TrainingRun.start(
+        tmp_path / "run",
+        *("--scheme", "int8-tensors", "--max-environment-steps", "6000", "--target-return", "501", "--seed", "1"),
+        "--no-energy.enabled",
+    )
+    code, printed = run.finish()
+    assert code == 3, printed
+    assert run.summary()["transitions_by_scheme"]["int8-tensors"] > 3000
+    formats = {}
+    for scheme in ("int8", "int8-tensors"):
+        exported = actorq("export", str(run.directory), "--scheme", scheme, "-o", str(tmp_path / f"{scheme}.onnx"))
+        assert exported.returncode == 0, exported.stderr
+        layers = json.loads((tmp_path / f"{scheme}.json").read_text("utf-8"))["fidelity"]["layers"]
+        formats[scheme] = {layer["name"]: layer["weights"] for layer in layers}
+    assert formats["int8"]["torso.2"] == "int8 per channel"
+    assert formats["int8-tensors"]["torso.2"] == "int8 per tensor"
 
 
 def test_the_refusal_of_an_unknown_scheme_lists_the_outside_schemes(installed: Path) -> None:
