@@ -86,7 +86,7 @@ def test_every_block_is_closed_and_has_a_language() -> None:
         text = page.read_text(encoding="utf-8")
         assert text.count("```") == 2 * len(blocks(page=str(page.relative_to(ROOT)))), page
     languages = {block.language for block in blocks()}
-    assert languages <= {"dockerfile", "json", "python", "sh", "text", "toml", "yaml"}
+    assert languages <= {"cpp", "dockerfile", "json", "python", "sh", "text", "toml", "yaml"}
 
 
 @pytest.mark.parametrize(("where", "line"), list(shell_lines()))
@@ -122,6 +122,8 @@ def check_actorq(words: list[str]) -> None:
     given = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)}
     if given != {"--help"}:
         assert given <= flags_of(*command), sorted(given - flags_of(*command))
+    if command == ["train"] and rest and not rest[0].startswith("-"):
+        rest = ["--environment", *rest]
     if command == ["train"] and not given & {"--help", "--config", "--network"}:
         models = (TrainSettings, RunConfig)
         Sources.read(models, argument_parser("actorq train", "", models).parse_args(rest)).resolve(RunConfig)
@@ -149,9 +151,9 @@ def test_the_environments_of_the_tutorial_are_trained(tmp_path: Path) -> None:
     ends = ("--max-environment-steps", "600", "--evaluation.episodes", "1", "--no-energy.enabled")
     for command in commands:
         program, *words = shlex.split(command, comments=True)
-        trains = program == "actorq" and words[0] == "train"
-        module, *arguments = ["actorq_apps.cli.main", *words, *ends] if trains else words[1:]
-        completed = run(module, *arguments, cwd=tmp_path, timeout=120)
+        assert program == "actorq"
+        trains = words[0] == "train"
+        completed = run("actorq_apps.cli.main", *words, *(ends if trains else ()), cwd=tmp_path, timeout=120)
         assert completed.returncode in ((0, 3) if trains else (0,)), completed.stderr
 
 
