@@ -231,7 +231,8 @@ class EnvironmentSpec:
 
     def _vector_text(self, of: ArraySpec | Leaf) -> str:
         numbers = f"a vector of {of.shape[0]} number{'s' * (of.shape[0] != 1)}"
-        return f"{numbers}: {', '.join(self.parts)}" if self.parts else numbers
+        alone = len(self.parts) == 1 and numbers.endswith(self.parts[0])
+        return f"{numbers}: {', '.join(self.parts)}" if self.parts and not alone else numbers
 
     @property
     def actions_text(self) -> str:

@@ -157,6 +157,11 @@ def _load(path: Path, version: str, scheme: str) -> LoadedPolicy:
         return _loaded(path, stored.model, policies.run.read_environment(), found.version, stored.descriptor.scheme)
     if version or scheme:
         raise UserError(f"{path}: a file has one version and scheme; give the folder of a run to choose another")
+    if path.is_file() and not description_file(path).exists():
+        raise UserError(
+            f"{path}: expected its description {description_file(path).name} beside it; actorq export writes both. A "
+            "file of actorq quantize has none: run it with ONNX Runtime"
+        )
     try:
         model, description = path.read_bytes(), json.loads(description_file(path).read_text(encoding="utf-8"))
         if (written := description["format"]) != DESCRIPTION_FORMAT:
