@@ -89,7 +89,8 @@ class Run:
         _close_in_forks(child)
         # The caller's context: in a notebook, the output belongs to the cell that started the run.
         follow = contextvars.copy_context().run
-        threading.Thread(target=follow, args=(self._follow,), name="actorq-run", daemon=True).start()
+        self._thread = threading.Thread(target=follow, args=(self._follow,), name="actorq-run", daemon=True)
+        self._thread.start()
 
     def __repr__(self) -> str:
         state = self._status.state.value if self._status else "starting"
@@ -108,8 +109,13 @@ class Run:
             if self._result is not None:
                 reader.put(EndEvent(self._result))
             self._readers.append(reader)
-        while not isinstance(event := reader.get(), EndEvent):
-            yield event
+        try:
+            while not isinstance(event := reader.get(), EndEvent):
+                yield event
+        finally:
+            # A reader that stops early must not collect further events.
+            with self._lock:
+                self._readers.remove(reader)
         self._outcome()
         yield event
 
@@ -142,7 +148,7 @@ class Run:
         Does nothing if the run has ended. In a callback it does not wait.
         """
         self._terminate()
-        if threading.current_thread().name != "actorq-run" and not self._ended.wait(self._drain_s):
+        if threading.current_thread() is not self._thread and not self._ended.wait(self._drain_s):
             self._child.kill()
             self._ended.wait()
 

@@ -3,6 +3,7 @@
 import os
 import queue
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -72,23 +73,21 @@ def train(
     config = settings.build(RunConfig, tree)
     if resume and directory is None:
         raise UserError("resume needs directory, the folder of the run to continue")
-    files = TemporaryDirectory(prefix="actorq-run-")
     items: queue.SimpleQueue[Item] = queue.SimpleQueue()
-    if own is not None:
-        own.claim()
-    child = _start(Path(files.name), tree, directory, resume, own is not None, items)
-    try:
+    with ExitStack() as undo:
+        files = TemporaryDirectory(prefix="actorq-run-")
+        undo.callback(files.cleanup)
+        if own is not None:
+            own.claim()
+            undo.callback(own.free)
+        child = _start(Path(files.name), tree, directory, resume, own is not None, items)
+        undo.callback(child.end, _PATIENCE_S)
         if own is not None:
             child.write(spec_line(own.describe(config)))
         run_directory, notices = _began(child, items)
-    except BaseException:
-        child.end(_PATIENCE_S)
-        files.cleanup()
-        if own is not None:
-            own.free()
-        raise
-    view = RunView(str(run_directory.root), config.environment, config.algorithm)
-    run = Run(child, run_directory, items, _display(view, progress), callbacks, own, files)
+        view = RunView(str(run_directory.root), config.environment, config.algorithm)
+        run = Run(child, run_directory, items, _display(view, progress), callbacks, own, files)
+        undo.pop_all()
     for notice in notices:
         items.put(notice)
     return run

@@ -23,7 +23,7 @@ _MOST_METHOD_BYTES = 40
 def print_result(run: RunDirectory, is_new: bool) -> None:
     """Print the learner's summary, the commands that evaluate and continue the run, and last the run directory.
 
-    is_new: whether this session of the run wrote the summary. If not, the learner ended before it could write one.
+    is_new: whether this start of the run wrote the summary. If not, the learner ended before it could write one.
     """
     summary = run.read_summary() if is_new else {}
     for line in result_lines(summary) if summary else ["ended before the learner could write a summary"]:

@@ -62,3 +62,10 @@ def test_refuses_settings_that_one_environment_object_cannot_support(given: dict
 def test_a_function_that_the_learner_cannot_import_is_refused() -> None:
     with pytest.raises(UserError, match="expected a class or function of a module that Python can import"):
         actorq.train("CartPole-v1", network=lambda: None)
+
+
+def test_an_open_environment_is_free_again_after_a_refused_setting() -> None:
+    environment = gymnasium.make("CartPole-v1")
+    for _ in range(2):
+        with pytest.raises(UserError, match="settings must be numbers, texts, lists and dicts"):
+            actorq.train(environment, algorithm="courier:Own", algorithm_args={"seen": object()})
