@@ -1,10 +1,12 @@
-"""Environment steps of a warm start on a changed CartPole, compared with a fresh run.
+"""How many environment steps does a warm start save?
 
-For each seed, a run solves CartPole-v1 first. On a CartPole whose pole is twice as long, a fresh run, a run that begins
-with the networks of the first one (`--init-from`), and one that begins with its replay too (`--init-replay`) then train
-until 20 greedy episodes of the int8 policy have a mean return of at least 475. Only steps of the changed CartPole
-count. The fresh run has the defaults, which are tuned for it. The warm starts have a tenth of its step size: with the
-default of 0.01, the first updates of a new optimizer destroy most of the learned weights. One seed gives no verdict.
+A first run solves CartPole-v1. Then the pole becomes twice as long. Three runs train on the changed CartPole until they
+reach its target: one with new networks, one with the networks of the first run (`--init-from`), and one that also has
+its replay (`--init-replay`). The target is a mean return of 475 over 20 greedy episodes of the int8 policy. Only steps
+of the changed CartPole count.
+
+The fresh run has the defaults, which are tuned for it. The warm starts have a tenth of its step size. With the default,
+the first updates of a new optimizer destroy most of the learned weights. One seed gives no verdict.
 """
 
 import argparse
