@@ -42,19 +42,29 @@ exec cp -r "$1" "{root}/${{2%%:*}}/${{2#*:}}"
 """
 _SCONTROL = f"#!/bin/sh\nprintf '%s\\n' {' '.join(NODES)}\n"
 _SRUN = f"""#!/bin/bash
-# srun --cpus-per-task N COMMAND
-shift 2
+# srun --cpus-per-task N --wait SECONDS COMMAND
+shift 4
 processes=()
 number=0
+# LATE_NODE starts when the run has ended.
+later() {{{{
+    while [ "$1" = "${{{{LATE_NODE-}}}}" ] && ! grep -q '"solved": true' run/summary.json; do sleep 0.1; done
+    shift; exec "$@"
+}}}}
 for node in {" ".join(NODES)}; do
     # All nodes share the folder of the job.
-    ip netns exec {{prefix}}-$node env SLURM_NODEID=$number "$@" &
+    later $node ip netns exec {{prefix}}-$node env SLURM_NODEID=$number "$@" &
     processes+=($!)
     number=$((number + 1))
 done
 trap 'kill -TERM "${{{{processes[@]}}}}"' TERM
 code=0
+wait -n "${{{{processes[@]}}}}" || code=$?
+# Slurm waits for SECONDS, and then sends SIGTERM to the processes of all tasks.
+(sleep 15; for process in "${{{{processes[@]}}}}"; do pkill -TERM -P $process; done) &
+terminates=$!
 for process in "${{{{processes[@]}}}}"; do wait "$process" || code=$?; done
+kill $terminates 2> /dev/null
 exit $code
 """
 
@@ -107,10 +117,17 @@ class Machines:
     def run(self, line: str) -> str:
         """Run a command on node1 to its end, and return its output."""
         process = self.start(line)
-        code = process.wait(PATIENCE_S)
+        code = self.ended(process)
         printed = self.log(process)
         assert code == 0, printed
         return printed
+
+    def ended(self, process: subprocess.Popen[str]) -> int:
+        """Wait for the end of a command, and return its exit code. A command that does not end fails with its log."""
+        try:
+            return process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(self.log(process)) from None
 
     def log(self, process: subprocess.Popen[str]) -> str:
         """The output of a command so far."""
@@ -121,7 +138,7 @@ class Machines:
         seen = ""
         while run.poll() is None and not all(name in seen for name in names):
             asked = self.start(status, folder)
-            code = asked.wait(PATIENCE_S)
+            code = self.ended(asked)
             seen += self.log(asked) if code == 0 else ""
         assert all(name in seen for name in names), seen + self.log(run)
 
@@ -218,13 +235,13 @@ def test_the_commands_of_the_page_train_on_three_machines(machines: Machines) ->
     machines.ask(status, learner, ("node2-1", "node2-2", "node3-1", "node3-2"))
     # The evaluator starts last: without it, the run does not end before all processes have been seen.
     evaluator = machines.start(commands["actor"])
-    assert learner.wait(PATIENCE_S) == 0, machines.log(learner)
+    assert machines.ended(learner) == 0, machines.log(learner)
     found = summary(machines.root / "node1" / "runs" / "mine")
     assert (found["solved"], found["environment"]) == (True, "CartPole-v1")
     for process in (*actors, evaluator):
-        assert process.wait(PATIENCE_S) == 0, machines.log(process)
+        assert machines.ended(process) == 0, machines.log(process)
     quantizer.send_signal(signal.SIGINT)
-    assert quantizer.wait(PATIENCE_S) == 0, machines.log(quantizer)
+    assert machines.ended(quantizer) == 0, machines.log(quantizer)
 
 
 # Two runs, one after the other.
@@ -240,10 +257,11 @@ def test_a_job_saves_its_run_at_its_time_limit_and_the_next_job_continues(machin
         # Like Slurm, signal all processes of the step, but not the shell of the job.
         if not {str(JOB), str(machines.root / "bin" / "srun")} & set(process.cmdline()):
             process.terminate()
-    assert first.wait(PATIENCE_S) == EXIT_INTERRUPTED, machines.log(first)
+    assert machines.ended(first) == EXIT_INTERRUPTED, machines.log(first)
     begun = json.loads((shared / "run" / "run.json").read_text(encoding="utf-8"))
-    second = machines.start(f"env SLURM_JOB_ID=8 ACTORQ_TARGET_RETURN=100 {job}", shared)
-    assert second.wait(PATIENCE_S) == 0, machines.log(second)
+    # The actors of one machine start too late to find the learner.
+    second = machines.start(f"env SLURM_JOB_ID=8 ACTORQ_TARGET_RETURN=100 LATE_NODE=node3 {job}", shared)
+    assert machines.ended(second) == 0, machines.log(second)
     found = summary(shared / "run")
     assert (found["solved"], found["run_id"]) == (True, begun["run_id"])
 
@@ -252,6 +270,6 @@ def test_the_job_script_is_bash_and_uses_flags_of_the_commands() -> None:
     subprocess.run(["bash", "-n", str(JOB)], check=True)
     script = "\n".join(line for line in JOB.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
     known = "".join(help_of(service, flag="--help-all") for service in ("learner", "quantizer", "actor"))
-    flags = set(re.findall(r"--[a-z][\w.-]*", script)) - {"--cpus-per-task"}
+    flags = set(re.findall(r"--[a-z][\w.-]*", script)) - {"--cpus-per-task", "--wait"}
     assert {"--transport.certificates", "--resume", "--names"} <= flags
     assert {flag for flag in flags if flag not in known + help_of("certificates")} == set()
