@@ -183,6 +183,8 @@ class EmbeddedActor:
                 *("evaluator", "evaluator"),
                 measure=self._measure_evaluator,
                 cpu_clock=self._evaluators_cpu.begin,
+                # Of the one core that the explorer needs too.
+                processors=1,
             ),
         ]
 

@@ -53,6 +53,11 @@ class RunDirectory:
         """One file for each process. A restarted process appends to its file."""
         self.addresses = root / "addresses.json"
 
+    @property
+    def has_policies(self) -> bool:
+        """Whether the quantizer has stored a version of the policy."""
+        return self.policies.is_dir() and any(path.name.isdecimal() for path in self.policies.iterdir())
+
     def log(self, name: str) -> Path:
         """The log of one process."""
         return self.logs / f"{name}.log"

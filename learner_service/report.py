@@ -134,7 +134,12 @@ class Reporter:
             "replay_bytes": status.replay_bytes,
             "batch_bytes": status.batch_bytes,
             "policy_bytes": emitted
-            and {"scheme": emitted.scheme, "fp32": emitted.fp32_size_bytes, "emitted": emitted.size_bytes},
+            and {
+                "version": emitted.version,
+                "scheme": emitted.scheme,
+                "fp32": emitted.fp32_size_bytes,
+                "emitted": emitted.size_bytes,
+            },
             "fidelity": emitted and asdict(emitted.fidelity),
             "transitions_by_scheme": run.training.intake.statistics().transitions_by_scheme if run.training else {},
             "starved_s": round(status.starved_s, 3),

@@ -1,11 +1,12 @@
 """The common base of all actor roles: environment spec, newest policy, and evaluation on request."""
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -50,6 +51,7 @@ class Host:
     watchdog: makes a watchdog for hanging environment calls, with their limit in seconds. If the actor is the whole
         process, the watchdog ends the process.
     cpu_clock: called on the thread of a role; returns the clock of the CPU seconds that the role uses.
+    processors: number of processors of the machine; 1 if the roles share Python's lock.
     measure: the resources of a role with this name, role and node.
     after_evaluation: called when no step follows before the next reset of the evaluation's environments.
     """
@@ -67,6 +69,7 @@ class Host:
     most_environments: int = MOST_ENVIRONMENTS
     watchdog: Callable[[float], Guard] = _watchdog
     cpu_clock: Callable[[], Callable[[], float]] = lambda: time.process_time
+    processors: int = field(default_factory=lambda: os.cpu_count() or 1)
     measure: Callable[[str, str, str], ProcessStats] = measure_process
     after_evaluation: Callable[[], None] = lambda: None
 

@@ -1,10 +1,9 @@
 """The evaluator role: runs episodes of policy versions for the learner."""
 
-import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,12 +32,12 @@ class CpuBudget:
     seconds on C processors the process uses at most share * C * T + 0.5 s, plus the excess of its last work.
 
     share: above 0, at most 1.
-    processors: number of processors of the machine.
+    processors: number of processors that the share counts.
     clock: monotonic seconds. cpu_clock: CPU seconds of this process.
     """
 
     share: float
-    processors: int = field(default_factory=lambda: os.cpu_count() or 1)
+    processors: int
     clock: Callable[[], float] = time.monotonic
     cpu_clock: Callable[[], float] = time.process_time
 
@@ -66,7 +65,7 @@ class Evaluator(Participant):
     def _prepare(self, spec: EnvironmentSpec, membership: Membership) -> None:
         run = membership.run
         self._sampling = run.evaluation_sampling
-        budget = CpuBudget(run.evaluation_share, cpu_clock=self._host.cpu_clock())
+        budget = CpuBudget(run.evaluation_share, self._host.processors, cpu_clock=self._host.cpu_clock())
         self._schedule = EvaluationSchedule.of(run, spec, budget.has_some)
 
     def _work(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -62,7 +62,7 @@ class LoadedPolicy:
         spec = self.environment.policy_observations
         if spec.leaves:
             return self._predict_leaves(spec, observation)
-        given = np.asarray(cast(ArrayLike, observation))
+        given = _array("observation", observation)
         single = given.shape == spec.shape
         if not single and (given.shape[1:] != spec.shape or not len(given)):
             raise InvalidInputError(
@@ -89,7 +89,7 @@ class LoadedPolicy:
             raise InvalidInputError(f"observation: expected a dict with {', '.join(names)}, got {got}")
         arrays, single = {}, False
         for key, (name, each) in names.items():
-            given = np.asarray(observation[key])
+            given = _array(f"observation: {key}", observation[key])
             single = given.shape == each.shape
             rows = given[None] if single else given
             if rows.shape[1:] != each.shape or not len(rows) or not np.can_cast(rows.dtype, each.dtype, "same_kind"):
@@ -121,6 +121,17 @@ class LoadedPolicy:
             return np.asarray(outputs.reshape(-1, *spec.actions.shape))
         best = best_choices(outputs, spec.sizes)
         return np.concatenate((best, *others), 1, dtype=np.float32) if mixed else best.reshape(-1, *spec.actions.shape)
+
+
+def _array(name: str, given: Any) -> NDArray[Any]:
+    """The values as an array. Raises InvalidInputError if they form no array of numbers."""
+    try:
+        array = np.asarray(given)
+    except ValueError:
+        raise InvalidInputError(f"{name}: expected an array, got rows of different lengths") from None
+    if array.dtype == object:
+        raise InvalidInputError(f"{name}: expected an array of numbers, got {type(given).__name__}")
+    return array
 
 
 def load_policy(path: str | Path, version: int | str = "", scheme: str = "") -> LoadedPolicy:

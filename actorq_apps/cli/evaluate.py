@@ -79,7 +79,7 @@ def run(arguments: Sequence[str]) -> int:
     _require_allowed(config, how.allow_modules)
     if how.certificates:
         config = config.with_certificates(how.certificates)
-    if not directory.policies.is_dir() or not any(directory.policies.iterdir()):
+    if not directory.has_policies:
         raise UserError(f"{directory.policies} has no policies: the run has not published any yet")
     if how.record and not how.record.absolute().parent.is_dir():
         raise UserError(f"--record: there is no folder {how.record.absolute().parent}")

@@ -33,6 +33,7 @@ from actorq_apps.local.observer import ProcessState, ProcessView
 from actorq_apps.local.services import Kind
 from actorq_apps.local.watching import StatusWatch
 from actorq_apps.local.wholerun import DRAIN_MARGIN_S
+from actorq_apps.python.arguments import with_arguments
 from actorq_apps.python.buffer import EventBuffer
 from actorq_apps.python.events import EndEvent, EvaluationEvent, Event, NoticeEvent, Result, StatusEvent
 from actorq_apps.python.plot import Plot, plot_run
@@ -321,7 +322,7 @@ class Run:
     def _end(self, code: int) -> None:
         self._disconnect()
         if self._error is None and (code not in _WITH_RESULT or code == EXIT_USER_ERROR):
-            self._error = self._child.failure(code, "before the run was over")
+            self._error = with_arguments(self._child.failure(code, "before the run was over"))
         result = Result.of(self.directory, self._run.read_summary(), RunState.INTERRUPTED)
         if self._status is not None and self._status.state is not result.state:
             # The learner may have ended before its last status arrived.

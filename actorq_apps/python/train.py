@@ -20,7 +20,8 @@ from actorq_apps.cli.display.view import RunView
 from actorq_apps.local.child import Child
 from actorq_apps.local.events import ChildExited
 from actorq_apps.local.wholerun import read_news, spec_line, start_run
-from actorq_apps.python.environments import path_of, resolve
+from actorq_apps.python.arguments import as_tree, with_arguments
+from actorq_apps.python.environments import resolve
 from actorq_apps.python.notebook import NotebookDisplay, in_notebook
 from actorq_apps.python.run import Callback, Item, Run
 
@@ -63,7 +64,7 @@ def train(
     require("actorq.train", ["learner", "quantizer", "actor"])
     found = resolve(environment)
     own = None if isinstance(found, str) else found
-    tree = _tree(given)
+    tree = as_tree(given)
     tree["environment"] = found if isinstance(found, str) else found.environment_id
     if algorithm is not None:
         tree["algorithm"] = algorithm
@@ -91,33 +92,6 @@ def train(
     for notice in notices:
         items.put(notice)
     return run
-
-
-def _tree(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments as a tree of settings: `dqn__batch_size=64` becomes `{"dqn": {"batch_size": 64}}`."""
-    tree: dict[str, Any] = {}
-    for name, value in given.items():
-        *sections, last = name.split("__")
-        for section in reversed([*sections, last]):
-            value = {section: value}
-        tree = settings.merged(tree, _plain(value))
-    return tree
-
-
-def _plain(value: Any) -> Any:
-    """The value in YAML's types: NumPy numbers become Python's; paths, classes and functions become text."""
-    match value:
-        case Mapping():
-            return {str(name): _plain(each) for name, each in value.items()}
-        case list() | tuple():
-            return [_plain(each) for each in value]
-        case Path():
-            return str(value)
-        case _ if callable(value):
-            if (path := path_of(value)) is None:
-                raise UserError(f"expected a class or function of a module that Python can import, got {value!r}")
-            return path
-    return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
 
 
 def _acting_here(own: "OwnEnvironment", tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +136,7 @@ def _began(child: Child, items: "queue.SimpleQueue[Item]") -> tuple[RunDirectory
             case Path() as folder:
                 return RunDirectory(folder), notices
             case ChildExited(_, _, code):
-                raise child.failure(code, "before the run began")
+                raise with_arguments(child.failure(code, "before the run began"))
             case str() as text:
                 notices.append(text)
 

@@ -68,7 +68,7 @@ def _rate(environment: Any, limit: int, settings: dict[str, Any], warm_up_s: flo
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--repeats", type=int, default=5, help="pairs of runs (default: 5)")
+    parser.add_argument("--repeats", type=int, default=11, help="pairs of runs (default: 11)")
     parser.add_argument("--warm-up", type=float, default=4.0, help="seconds before each measurement (default: 4)")
     parser.add_argument("--seconds", type=float, default=8.0, help="length of each measurement (default: 8)")
     parser.add_argument("--cases", nargs="+", choices=_CASES, default=[*_CASES], help="default: all")

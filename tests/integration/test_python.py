@@ -80,7 +80,7 @@ def test_a_run_pauses_and_resumes_and_a_stopped_one_continues_in_its_folder(tmp_
         steps = _until(run, EvaluationEvent).status.environment_steps
     assert run.wait().state is RunState.INTERRUPTED
     assert _ended(run)
-    with pytest.raises(UserError, match="give --resume to continue its run"):
+    with pytest.raises(UserError, match=r"give resume=True to continue its run, or another directory$"):
         actorq.train("CartPole-v1", directory=tmp_path / "run")
     with actorq.train("CartPole-v1", directory=tmp_path / "run", resume=True, **ENDLESS) as again:
         assert _until(again, StatusEvent).status.environment_steps >= steps

@@ -37,7 +37,7 @@ def next_commands(run: RunDirectory, summary: dict[str, Any]) -> Iterator[str]:
     """Commands to copy: one evaluates the run's policy, one continues a run that missed its target."""
     config = settings.build(RunConfig, run.config_tree())
     root = shlex.quote(str(run.root))
-    if run.policies.is_dir() and any(run.policies.iterdir()):
+    if run.has_policies:
         trusted = "".join(f" --allow-modules {name}" for name in modules_here(config))
         yield f"evaluate it: actorq evaluate {root}{trusted}"
     if not summary.get("solved"):
@@ -69,9 +69,11 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
         lines.append(f"quantization-aware since update {since:,}")
     fidelity, sizes = summary.get("fidelity"), summary.get("policy_bytes")
     if fidelity and sizes:
-        # With `auto`, the actors' newest policy and the evaluated policy may differ.
-        scheme, evaluated = sizes.get("scheme"), (summary.get("evaluation") or {}).get("scheme")
-        name = f"{scheme} policy of the actors" if scheme and evaluated not in (None, scheme) else "policy"
+        # The sizes are those of the actors' newest policy. With `auto`, its scheme may differ from the evaluated one.
+        scheme, version, evaluated = sizes.get("scheme"), sizes.get("version"), summary.get("evaluation") or {}
+        name = f"{scheme} policy of the actors" if scheme and evaluated.get("scheme", scheme) != scheme else "policy"
+        if version is not None and evaluated.get("policy_version") != version:
+            name = f"newest {name}, v{version}:"
         size = f"{name} {size_text(sizes['emitted'])} instead of {size_text(sizes['fp32'])}"
         lines.append(", ".join([size, *_fidelity(fidelity)]))
     if energy := summary.get("energy"):

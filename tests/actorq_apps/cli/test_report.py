@@ -53,8 +53,15 @@ def test_a_policy_in_another_scheme_than_the_evaluated_one_is_named() -> None:
     evaluation = {"mean_return": 1.0, "episodes": 1, "policy_version": 2, "scheme": "int8-weights"}
     summary = {"evaluation": evaluation, "policy_bytes": {**SIZES, "scheme": "fp32"}, "fidelity": {"layers": []}}
     assert re.search(r"\nfp32 policy .*9\.6 KiB", "\n".join(result_lines(summary)))
-    same = {**summary, "policy_bytes": {**SIZES, "scheme": "int8-weights"}}
+    same = {**summary, "policy_bytes": {**SIZES, "version": 2, "scheme": "int8-weights"}}
     assert "\npolicy 9.6 KiB" in "\n".join(result_lines(same))
+
+
+def test_a_policy_of_another_version_than_the_evaluated_one_is_named() -> None:
+    evaluation = {"mean_return": 1.0, "episodes": 1, "policy_version": 2, "scheme": "int8"}
+    sizes = {**SIZES, "version": 5, "scheme": "int8"}
+    summary = {"evaluation": evaluation, "policy_bytes": sizes, "fidelity": {"layers": []}}
+    assert result_lines(summary)[1].startswith("newest policy, v5: 9.6 KiB instead of 20.0 KiB")
 
 
 def test_reports_a_success_rate_and_its_target() -> None:

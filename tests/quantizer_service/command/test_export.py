@@ -270,6 +270,8 @@ def test_continuous_actions_have_the_shape_and_type_of_the_environment(tmp_path:
         (1.0, r"\[\]"),
         (np.zeros(OBSERVATION_SIZE, complex), "float32, .*complex128"),
         (["a"] * OBSERVATION_SIZE, "float32, .*<U1"),
+        (None, "numbers, got NoneType"),
+        ([[0.0] * OBSERVATION_SIZE, [0.0]], "rows of different lengths"),
         ([[0.0] * OBSERVATION_SIZE, [np.nan] * OBSERVATION_SIZE], "NaN .*row 1"),
         ([np.inf] * OBSERVATION_SIZE, r"1e\+09.*row 0"),
         (np.full(OBSERVATION_SIZE, 1e30), r"1e\+09.*row 0"),

@@ -1,4 +1,4 @@
-"""Settings of `actorq.train` match the command's, by section. Mistakes give one line before anything starts."""
+"""Arguments of `actorq.train` match the settings of the command. Mistakes give one line before anything starts."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import actorq
-from actorq.errors import UserError
-from actorq_apps.python.train import _tree
+from actorq.errors import ActorQError, UserError
+from actorq_apps.python.arguments import as_tree, with_arguments
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from actorq_apps.python.train import _tree
     ],
 )
 def test_keywords_become_the_tree_of_a_settings_file(given: dict[str, Any], tree: dict[str, Any]) -> None:
-    assert _tree(given) == tree
+    assert as_tree(given) == tree
 
 
 @pytest.mark.parametrize(
@@ -69,3 +69,23 @@ def test_an_open_environment_is_free_again_after_a_refused_setting() -> None:
     for _ in range(2):
         with pytest.raises(UserError, match="settings must be numbers, texts, lists and dicts"):
             actorq.train(environment, algorithm="courier:Own", algorithm_args={"seen": object()})
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("--resume: expected seed 1: give another --run-directory", "resume: expected seed 1: give another directory"),
+        ("give --resume to continue its run", "give resume=True to continue its run"),
+        ("give a larger --dqn.batch-size.", "give a larger dqn__batch_size."),
+        ("run actorq verify --resume runs/a, or give --seed", "run actorq verify --resume runs/a, or give seed"),
+    ],
+)
+def test_errors_of_the_command_name_arguments(text: str, shown: str) -> None:
+    error = with_arguments(UserError(text))
+    assert isinstance(error, UserError)
+    assert str(error) == shown
+
+
+def test_other_errors_keep_their_text() -> None:
+    error = ActorQError("--resume failed")
+    assert with_arguments(error) is error
