@@ -16,7 +16,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
 
 import actorq
-from benchmarks.harness import Target, run_benchmark
+from benchmarks.harness import Meaning, Target, run_benchmark
 
 _LEAST_RATIO = 0.95
 _SETTINGS: dict[str, Any] = {
@@ -43,6 +43,17 @@ _CASES: dict[str, tuple[type[gymnasium.Env[Any, Any]], int, dict[str, Any]]] = {
         },
     ),
 }
+
+MEANINGS = (
+    Meaning(
+        r"(?P<task>.+): steps/s in the caller's process over those of an actor process",
+        "How fast is an actor in the caller's process, compared with an actor process?",
+        "Evaluations share Python's lock with the actor. Move the environment's class into a module for full speed.",
+        unit="%",
+        scale=100,
+        case="{task}",
+    ),
+)
 
 
 def _rate(environment: Any, limit: int, settings: dict[str, Any], warm_up_s: float, seconds: float) -> float:

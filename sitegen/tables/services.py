@@ -145,6 +145,16 @@ def pools() -> str:
     return table(("task", "environments", "steps/s of the actor", "steps/s vs Python loop"), rows)
 
 
+def embedded() -> str:
+    """Steps per second of an actor in the caller's process compared with an actor process."""
+    rows = [
+        (name, spread(rates["own process"]), spread(rates["caller's process"]), percent(rates["ratio"]))
+        for name, rates in figures("embedded").items()
+    ]
+    head = ("task", "actor process: steps/s", "caller's process: steps/s", "caller's process vs actor process")
+    return table(head, rows)
+
+
 def profile() -> str:
     """Predicted and measured speeds."""
     keys = ("task", "scheme", "samples_per_insert", "actors", "predicted_steps_per_s", "measured_steps_per_s")
