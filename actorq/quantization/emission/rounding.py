@@ -24,7 +24,7 @@ from actorq.quantization.calibration import SINGLE_THREADED_PRODUCTS
 _MOST_VALUES = 8192
 # Share of the mean of H's diagonal that is added to the diagonal. H is singular when inputs are always 0 or copies of
 # each other, or when there are fewer observations than inputs. GPTQ uses 0.01. Here observations are few and come from
-# exploring actors, so they get less weight. docs/concepts/schemes.md shows the effect.
+# exploring actors, so they get less weight.
 DAMPING = 0.1
 
 
