@@ -94,14 +94,11 @@ class SegmentCollector:
 
     def _collect(self, stop: threading.Event) -> tuple[Segment | None, bool]:
         """A segment, or whether failures emptied it. Neither when `stop` is set before the first step."""
-        length, count, before = self.segment_length, self.environments.count, self._context_rows
+        length, before = self.segment_length, self._context_rows
         environments, explore, watched = self.environments, self.explore, self.watched
         turns, acting, drawn = self.turns, None, self._drawn
-        spec, arrays = self._spec, self._new_arrays()
+        arrays, observations = self._new_arrays(), self._new_observations()
         further = [(arrays[name], values) for name, values in self._further.items()]
-        observations = np.empty((before + length + 1, count, *spec.observations.shape), spec.observations.dtype)
-        observations[:before] = self._context
-        observations[before] = self._observations
         actions, rewards, valid = arrays["actions"], arrays["rewards"], arrays["valid"]
         terminated, truncated = arrays["terminated"], arrays["truncated"]
         spans: list[PolicySpan] = []
@@ -141,20 +138,30 @@ class SegmentCollector:
             self._follows &= not is_lost
             return None, is_lost
         self.environment_steps += int(np.count_nonzero(valid[:steps]))
+        columns = {
+            "observations": observations[: before + steps + 1],
+            **{name: array[:steps] for name, array in arrays.items()},
+            "ages": ages,
+        }
+        return self._segment(columns, spans, episodes), False
+
+    def _segment(
+        self, columns: Mapping[str, NDArray[Any]], spans: Sequence[PolicySpan], episodes: tuple[Episode, ...]
+    ) -> Segment:
+        """The next segment of the sequence."""
         self._sequence += 1
-        segment = Segment(
-            sequence=self._sequence,
-            columns={
-                "observations": observations[: before + steps + 1],
-                **{name: array[:steps] for name, array in arrays.items()},
-                "ages": ages,
-            },
-            spans=tuple(spans),
-            episodes=episodes,
-            follows=self._follows,
-        )
+        segment = Segment(self._sequence, columns, tuple(spans), episodes, follows=self._follows)
         self._follows = True
-        return segment, False
+        return segment
+
+    def _new_observations(self) -> NDArray[Any]:
+        """Observations of a segment: its context and first observation, and uninitialized rows for its steps."""
+        rows = self._context_rows + self.segment_length + 1
+        observed = self._spec.observations
+        observations = np.empty((rows, self.environments.count, *observed.shape), observed.dtype)
+        observations[: self._context_rows] = self._context
+        observations[self._context_rows] = self._observations
+        return observations
 
     def _new_arrays(self) -> dict[str, Any]:
         """Uninitialized columns of the segment's steps, [T, N, ...], by name."""

@@ -128,15 +128,8 @@ class Reconciler:
         if self._others.manages(key.namespace):
             return self._leave(cluster, key, resource)
         self._left.pop(key, None)
-        uid = resource["metadata"]["uid"]
-        memory = self._memories.get(key)
-        if memory is None or memory.uid != uid:
-            self._forget(key)
-            answers = Answers(self.address_of(key), lambda: self.wake(key), self.clock)
-            memory = self._memories[key] = _Memory(uid, answers)
-        memory.state = str(part(resource, "status").get("state") or conditions.PENDING)
-        version = str(resource["metadata"].get("resourceVersion", ""))
-        if version and memory.ended == version:
+        memory = self._memory_of(key, resource)
+        if memory.ended and memory.ended == _version_of(resource):
             return None
         try:
             found, observed = self._see(cluster, key, resource, memory)
@@ -151,14 +144,7 @@ class Reconciler:
             try:
                 found |= present.others(cluster, resource, desired.wanted, found)
                 if self._left_s(observed) <= 0:
-                    memory.desired = None
-                    left = self._delete(cluster, [each for each in found.values() if each["kind"] != VOLUME], uid)
-                    # The actors may end after their workload.
-                    wait_s = self._write(cluster, observed, find_fault(observed), memory)
-                    if left or wait_s:
-                        return wait_s or PERIOD_S
-                    memory.ended = version
-                    return None
+                    return self._clear(cluster, observed, found, memory)
                 if desired.run is not None and desired.fault is None:
                     observed = replace(observed, refusal=self._make(cluster, desired.run, desired, found, observed))
                 observed = replace(observed, volumes=found.of(VOLUME), events=self._events(cluster, found))
@@ -191,6 +177,28 @@ class Reconciler:
         """End all streams."""
         for key in list(self._memories):
             self._forget(key)
+
+    def _memory_of(self, key: Key, resource: Object) -> _Memory:
+        """The memory of a run, with its current state. A new run of the same name gets a new memory."""
+        uid = resource["metadata"]["uid"]
+        memory = self._memories.get(key)
+        if memory is None or memory.uid != uid:
+            self._forget(key)
+            answers = Answers(self.address_of(key), lambda: self.wake(key), self.clock)
+            memory = self._memories[key] = _Memory(uid, answers)
+        memory.state = str(part(resource, "status").get("state") or conditions.PENDING)
+        return memory
+
+    def _clear(self, cluster: Cluster, observed: ObservedRun, found: Existing, memory: _Memory) -> float | None:
+        """Delete a finished run's objects, except its volumes. Returns the seconds until the next check, if any."""
+        memory.desired = None
+        left = self._delete(cluster, [each for each in found.values() if each["kind"] != VOLUME], memory.uid)
+        # The actors may end after their workload.
+        wait_s = self._write(cluster, observed, find_fault(observed), memory)
+        if left or wait_s:
+            return wait_s or PERIOD_S
+        memory.ended = _version_of(observed.resource)
+        return None
 
     def _leave(self, cluster: Cluster, key: Key, resource: Object) -> float:
         """Leave a run to the operator of its namespace, and report this once. Returns the time until the next check."""
@@ -355,3 +363,8 @@ class Reconciler:
     def _forget(self, key: Key) -> None:
         if memory := self._memories.pop(key, None):
             memory.answers.close()
+
+
+def _version_of(resource: Object) -> str:
+    """The version of an object; empty if the cluster has given none."""
+    return str(resource["metadata"].get("resourceVersion", ""))

@@ -64,13 +64,7 @@ def train(
     require("actorq.train", ["learner", "quantizer", "actor"])
     found = resolve(environment)
     own = None if isinstance(found, str) else found
-    tree = as_tree(given)
-    tree["environment"] = found if isinstance(found, str) else found.environment_id
-    if algorithm is not None:
-        tree["algorithm"] = algorithm
-    tree = settings.merged(settings.from_environment(RunConfig, os.environ), tree)
-    if own is not None:
-        tree = settings.merged(tree, _acting_here(own, tree))
+    tree = _settings(found, algorithm, given)
     config = settings.build(RunConfig, tree)
     if resume and directory is None:
         raise UserError("resume needs directory, the folder of the run to continue")
@@ -92,6 +86,16 @@ def train(
     for notice in notices:
         items.put(notice)
     return run
+
+
+def _settings(found: "str | OwnEnvironment", algorithm: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the run: from variables of the process, replaced by the caller's."""
+    tree = as_tree(given)
+    tree["environment"] = found if isinstance(found, str) else found.environment_id
+    if algorithm is not None:
+        tree["algorithm"] = algorithm
+    tree = settings.merged(settings.from_environment(RunConfig, os.environ), tree)
+    return tree if isinstance(found, str) else settings.merged(tree, _acting_here(found, tree))
 
 
 def _acting_here(own: "OwnEnvironment", tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -202,14 +202,13 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
                 "relay_kb_per_subscriber": _kilobytes_each(relay_alone, relay_idle, count // _PROCESSES),
             },
         }
-    ratios = {
+    figures["ratios"] = {
         "over bare streams": _over(seconds["direct"], seconds["bare streams"]),
         "over plain stream": _over(seconds["direct"], seconds["plain stream"]),
         "server CPU over bare streams": round(direct_cpu_us / bare_cpu_us, 3),
         "relayed over direct": _over(seconds["relayed"], seconds["direct"]),
         "with a slow one over without": _over_in_blocks(slow_seconds, without_seconds),
     }
-    figures["ratios"] = ratios
     print(json.dumps(figures, indent=2))
     if arguments.plot:
         all_seconds = {**seconds, "direct, later": without_seconds, "with one slow": slow_seconds}

@@ -89,15 +89,7 @@ def assemble(store: ReplayStore, rows: NDArray[np.int64], returns: Returns, out:
     if "between_discounts" in batch and not (returns.windows and returns.n_step > 1):
         batch = batch.without("between_observations", "between_discounts")
     n = returns.n_step
-    window = np.empty((n, len(rows)), np.int64)
-    window[0] = rows
-    for step in range(1, n):
-        _gather(store.next_rows, window[step - 1], window[step])
-    window = window.T
-    flags = store.flags[window]
-    taken = flags & VALID != 0
-    taken[:, 1:] &= flags[:, :-1] & (TERMINATED | TRUNCATED) == 0
-    np.logical_and.accumulate(taken, axis=1, out=taken)
+    window, taken = _windows(store, rows, n)
     steps = np.count_nonzero(taken, axis=1)
     last = window[np.arange(len(rows)), steps - 1]
     powers = np.power(float(returns.discount), np.arange(n + 1))
@@ -120,6 +112,20 @@ def assemble(store: ReplayStore, rows: NDArray[np.int64], returns: Returns, out:
         flat = batch.between_observations.reshape(len(passed), *batch.observations.shape[1:])
         gather_observations(store, passed, flat)
     return batch
+
+
+def _windows(store: ReplayStore, rows: NDArray[np.int64], n: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The n rows from each start, int64[B, n], and which of them belong to the window, bool[B, n]."""
+    window = np.empty((n, len(rows)), np.int64)
+    window[0] = rows
+    for step in range(1, n):
+        _gather(store.next_rows, window[step - 1], window[step])
+    window = window.T
+    flags = store.flags[window]
+    taken = flags & VALID != 0
+    taken[:, 1:] &= flags[:, :-1] & (TERMINATED | TRUNCATED) == 0
+    np.logical_and.accumulate(taken, axis=1, out=taken)
+    return window, taken
 
 
 def gather_observations(store: ReplayStore, rows: NDArray[np.int64], out: Array) -> None:

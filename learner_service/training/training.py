@@ -152,30 +152,15 @@ def build_training(
     check_sizes(config, spec)
     config = with_goals(config, spec)
     device = choose_device(config.learner.device)
-    algorithm: AnyAlgorithm = make_algorithm(config, spec, device)
-    if config.learner.precision != FP32 and not hasattr(algorithm, "precision"):
-        _log.warning("learner.precision %s: algorithm %s uses fp32", config.learner.precision, config.algorithm)
-    if source is not None:
-        check_fits(source, config, spec, algorithm)
+    algorithm = _algorithm(config, spec, device, source)
     rng = np.random.default_rng(config.seed)
     values = state.values if state else {}
-    # The trainer's thread starts later. It takes the number that was set last.
-    learner = config.learner.model_copy(update={"precision": getattr(algorithm, "precision", FP32)})
-    settled = config.model_copy(update={"learner": learner})
-    chosen = choose(settled, spec, device, values.get("torch_threads"))
-    try:
-        earlier = values.get("limiter", {}).get("stored", 0)
-        if source is not None and config.init_replay:
-            begin_replay(source, directory / "replay", partial(open_store, config, spec))
-        replay = open_buffer(config, spec, directory / "replay", algorithm, rng, earlier)
-    except (ConflictError, ExhaustedError) as error:
-        raise UserError(str(error)) from error
+    threads = _choose_threads(config, spec, algorithm, device, values)
+    replay = _open_replay(config, spec, directory / "replay", algorithm, rng, values, source)
     with ExitStack() as opened:
         opened.callback(replay.close)
-        mark = HighWaterMark(directory / "published.json", max(published, values.get("version", 0)))
-        # The file is there from the start, so that a missing one is a lost one.
-        mark.reserve(mark.floor)
-        publisher = Publisher(client, opening, on_receipt, first_version=mark.floor + 1, mark=mark)
+        newest = max(published, values.get("version", 0))
+        publisher = _publisher(client, opening, on_receipt, directory / "published.json", newest)
         intake = Intake(spec, replay, config.scheme, lambda: publisher.known_version)
         if state is not None:
             _restore(state, algorithm, replay, intake, rng)
@@ -184,12 +169,7 @@ def build_training(
         intake.account_for(replay.total_transitions)
         batches, dynamic = _batches(config, algorithm, replay, device, values)
         graph = _graph(directory / GRAPH_CACHE, algorithm, spec, greedy=dynamic is not None)
-        after = config.learner.quantization_aware_after
-        starts_at = None if after is None else after * config.max_environment_steps
-        aware = QuantizationAware(FakeQuantization(algorithm.policy, graph), starts_at)
-        # Older checkpoints do not have this state.
-        if "quantization_aware" in values:
-            aware.load_state(values["quantization_aware"])
+        aware = _quantization_aware(config, algorithm, graph, values)
         updates = state.updates if state else 0
         trainer = Trainer(
             *(config, algorithm, batches, publisher, aware, save, updates),
@@ -205,7 +185,7 @@ def build_training(
     )
     training = Training(
         *(config, spec, algorithm, replay, intake, publisher, trainer, batches, aware, flusher, rng, dynamic),
-        threads=chosen,
+        threads=threads,
     )
     return training, graph
 
@@ -228,6 +208,66 @@ def with_goals(config: RunConfig, spec: EnvironmentSpec) -> RunConfig:
         _log.warning("multi_step: off, because of hindsight")
         changed["multi_step"] = False
     return config.model_copy(update=changed)
+
+
+def _algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.device, source: Source | None) -> AnyAlgorithm:
+    """The run's algorithm. Raises UserError if the networks of `source` do not fit it."""
+    algorithm: AnyAlgorithm = make_algorithm(config, spec, device)
+    if config.learner.precision != FP32 and not hasattr(algorithm, "precision"):
+        _log.warning("learner.precision %s: algorithm %s uses fp32", config.learner.precision, config.algorithm)
+    if source is not None:
+        check_fits(source, config, spec, algorithm)
+    return algorithm
+
+
+def _choose_threads(
+    config: RunConfig, spec: EnvironmentSpec, algorithm: AnyAlgorithm, device: torch.device, values: Mapping[str, Any]
+) -> Threads | None:
+    """Set the number of torch's threads, for the algorithm's real precision. values: of the checkpoint, if any."""
+    # The trainer's thread starts later. It takes the number that was set last.
+    learner = config.learner.model_copy(update={"precision": getattr(algorithm, "precision", FP32)})
+    return choose(config.model_copy(update={"learner": learner}), spec, device, values.get("torch_threads"))
+
+
+def _open_replay(
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    directory: Path,
+    algorithm: AnyAlgorithm,
+    rng: np.random.Generator,
+    values: Mapping[str, Any],
+    source: Source | None,
+) -> RolloutQueue | ReplayBuffer:
+    """The replay or queue. A new run may begin with the transitions of `source`. values: of the checkpoint, if any."""
+    try:
+        if source is not None and config.init_replay:
+            begin_replay(source, directory, partial(open_store, config, spec))
+        return open_buffer(config, spec, directory, algorithm, rng, values.get("limiter", {}).get("stored", 0))
+    except (ConflictError, ExhaustedError) as error:
+        raise UserError(str(error)) from error
+
+
+def _publisher(
+    client: QuantizerClient, opening: wire.Opening, on_receipt: Callable[[Receipt], None], file: Path, newest: int
+) -> Publisher:
+    """A publisher of versions above `newest`, and above the versions that `file` records."""
+    mark = HighWaterMark(file, newest)
+    # The file exists from the start, so a missing file is a lost one.
+    mark.reserve(mark.floor)
+    return Publisher(client, opening, on_receipt, first_version=mark.floor + 1, mark=mark)
+
+
+def _quantization_aware(
+    config: RunConfig, algorithm: AnyAlgorithm, graph: PolicyGraph, values: Mapping[str, Any]
+) -> QuantizationAware:
+    """The run's quantization-aware training, off if the run does not use it. values: of the checkpoint, if any."""
+    after = config.learner.quantization_aware_after
+    starts_at = None if after is None else after * config.max_environment_steps
+    aware = QuantizationAware(FakeQuantization(algorithm.policy, graph), starts_at)
+    # Older checkpoints do not have this state.
+    if "quantization_aware" in values:
+        aware.load_state(values["quantization_aware"])
+    return aware
 
 
 def _batches(

@@ -73,10 +73,7 @@ def measure(
         relative_max_error=float(_bounded(relative.max())),
         argmax_agreement=agreement if signature.is_discrete or chosen else None,
         layers=emission.layers,
-        outputs=tuple(
-            OutputError(name, tuple(_bounded(error.mean(axis=0)).tolist()), tuple(_bounded(error.max(axis=0)).tolist()))
-            for name, error in errors.items()
-        ),
+        outputs=tuple(_output_error(name, error) for name, error in errors.items()),
         mean_kl=None if divergences is None else float(divergences.mean()),
         max_kl=None if divergences is None else float(divergences.max()),
         value_loss=max(losses, default=None),
@@ -90,6 +87,13 @@ def _in_calls(session: ort.InferenceSession, names: Iterable[str], batch: Batch,
         part = {name: array[start : start + rows] for name, array in batch.items()}
         calls.append(run_session(session, part, rows_of(part), "emitted policy", names, masks=masks))
     return {name: np.concatenate([call[name] for call in calls]) for name in names}
+
+
+def _output_error(name: str, errors: NDArray[np.float64]) -> OutputError:
+    """Mean and maximum over the batch of an output's errors, for each component."""
+    return OutputError(
+        name, tuple(_bounded(errors.mean(axis=0)).tolist()), tuple(_bounded(errors.max(axis=0)).tolist())
+    )
 
 
 def _bounded(errors: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,5 +1,6 @@
 """Training from Python: a run by id in separate processes, and environments in the program's own process."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from actorq import EndEvent, EvaluationEvent, NoticeEvent, Run, StatusEvent
 from actorq.domain.status import RunState
 from actorq.errors import ActorQError, UserError
 from actorq.rundirectory import RunDirectory
+from actorq_apps.python.buffer import EventBuffer
 from actorq_apps.python.events import Event
 
 ENDLESS: dict[str, Any] = {"target_return": 501, "max_environment_steps": 10_000_000, "energy": {"enabled": False}}
@@ -117,6 +119,22 @@ def test_an_open_environment_serves_one_run_at_a_time(tmp_path: Path) -> None:
             actorq.train(environment, directory=tmp_path / "two")
     with actorq.train(environment, directory=tmp_path / "two", **ENDLESS) as run:
         _until(run, StatusEvent)
+
+
+def _buffers() -> int:
+    """The number of buffers that collect events of any run in this process."""
+    gc.collect()
+    return sum(isinstance(each, EventBuffer) for each in gc.get_objects())
+
+
+def test_a_reader_that_stops_early_collects_no_further_events(tmp_path: Path) -> None:
+    before = _buffers()
+    with actorq.train("CartPole-v1", directory=tmp_path / "run", **ENDLESS) as run:
+        for _ in run:
+            assert _buffers() == before + 1
+            break
+        assert run.running
+        assert _buffers() == before
 
 
 def test_a_callback_that_returns_false_stops_the_run(tmp_path: Path) -> None:

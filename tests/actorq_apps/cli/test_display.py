@@ -1,118 +1,32 @@
+"""The panel that displays a run on a terminal."""
+
 import io
 import re
-from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from actorq.domain.policy import FIDELITY_GATE, FidelityReport, LayerReport, PolicyDescriptor
-from actorq.domain.processes import ProcessStats
-from actorq.domain.status import (
-    ActorReport,
-    ActorStatus,
-    Energy,
-    RolloutQueueStatus,
-    RunState,
-    RunStatus,
-    StorageStatus,
-)
-from actorq.domain.trajectory import Evaluation, Role
+from actorq.domain.policy import FIDELITY_GATE, FidelityReport, LayerReport
+from actorq.domain.status import RolloutQueueStatus, RunState, RunStatus, StorageStatus
 from actorq.text import return_text, size_text
 from actorq_apps.cli.display import numbers
-from actorq_apps.cli.display.display import PlainDisplay, status_line
+from actorq_apps.cli.display.display import status_line
 from actorq_apps.cli.display.panel import bars, figures, render
 from actorq_apps.cli.display.view import RunView
 from actorq_apps.local.observer import ProcessState, ProcessView
 from actorq_apps.local.services import Kind
+from tests.actorq_apps.cli.display_parts import (
+    EMITTED,
+    STATUS,
+    actor_status,
+    evaluation,
+    panel,
+    process_stats,
+    run_view,
+    with_evaluation,
+)
 from tests.builders.run_status import run_status
-
-
-def process_stats(name: str, role: str, pid: int) -> ProcessStats:
-    return ProcessStats(name, role, "node-a", pid, 1.7e9, 12.5, 84 * 2**20, 96 * 2**20)
-
-
-def actor_status(name: str, role: Role, index: int, pid: int) -> ActorStatus:
-    report = ActorReport(34, "int8", 32_100, 742.3, 1, (0.034,), process_stats(name, role, pid))
-    return ActorStatus(name, role, index, connected=True, report=report)
-
-
-def evaluation(mean_return: float, version: int) -> Evaluation:
-    return Evaluation(version, version, version * 100, "int8", (mean_return,) * 20, (200,) * 20, 1.5)
-
-
-EMITTED = PolicyDescriptor(
-    run_id="CartPole-v1-20260102-030405",
-    version=35,
-    learner_step=3500,
-    scheme="int8",
-    sha256=b"\0" * 32,
-    size_bytes=9_812,
-    fp32_size_bytes=20_480,
-    snapshot_at=1.7e9,
-    fidelity=FidelityReport(
-        256,
-        0.002,
-        0.01,
-        0.001,
-        0.004,
-        0.992,
-        (LayerReport("0", "float32", "first layer"), LayerReport("1", "int8 per channel")),
-    ),
-)
-
-STATUS = run_status(
-    run_id="CartPole-v1-20260102-030405",
-    elapsed_s=42.3,
-    environment_steps=64_256,
-    environment_steps_per_s=1484.6,
-    updates=22_010,
-    updates_per_s=921.4,
-    samples_per_insert=21.9,
-    episodes=812,
-    training_return=180.2,
-    evaluation=evaluation(231.4, 35),
-    policy_version=36,
-    staleness_p50=1.0,
-    staleness_p99=3.0,
-    emitted=EMITTED,
-    actors=(
-        actor_status("actor-0", "actor", 0, 4103),
-        actor_status("actor-1", "actor", 1, 4104),
-        actor_status("evaluator", "evaluator", 0, 4105),
-    ),
-    processes=tuple(
-        process_stats(name, role, pid)
-        for name, role, pid in (
-            ("learner", "learner", 4101),
-            ("quantizer", "quantizer", 4102),
-            ("actor-0", "actor", 4103),
-        )
-    ),
-    energy=Energy(0.00123, 0.00045, "codecarbon tdp estimate"),
-    starved_s=3.2,
-    loss=0.01234,
-    activation_s=0.034,
-)
-
-
-def with_evaluation(mean_return: float, version: int) -> RunStatus:
-    return replace(STATUS, evaluation=evaluation(mean_return, version))
-
-
-def panel(view: RunView, width: int, height: int | None = None) -> list[str]:
-    console = Console(width=width, file=io.StringIO(), record=True, force_terminal=True)
-    console.print(render(view, 42.3, width, height, lambda _: (301 * 2**20, 41.2)))
-    return console.export_text().rstrip("\n").splitlines()
-
-
-def run_view() -> RunView:
-    view = RunView("runs/example", "CartPole-v1", "dqn")
-    kinds = (("learner", Kind.LEARNER), ("quantizer", Kind.QUANTIZER), ("actor-0", Kind.ACTOR), ("meter", Kind.METER))
-    for pid, (name, kind) in enumerate(kinds, start=4101):
-        view.update_process(ProcessView(name, kind, ProcessState.RUNNING, pid, 0))
-    view.update_process(ProcessView("actor-1", Kind.ACTOR, ProcessState.RESTARTING, None, 2))
-    return view
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -345,59 +259,6 @@ def test_an_evaluation_that_is_repeated_in_each_status_counts_once() -> None:
     assert view.evaluations == [9.0, 9.0]
 
 
-def test_prints_plain_lines_every_two_seconds_and_at_once_for_news() -> None:
-    now, file = [100.0], io.StringIO()
-    display = PlainDisplay(run_view(), file, clock=lambda: now[0])
-    for seconds, status in (
-        (0.0, STATUS),
-        (0.5, STATUS),
-        (1.0, with_evaluation(300.0, 36)),
-        (2.5, with_evaluation(300.0, 36)),
-        (3.1, with_evaluation(300.0, 36)),
-        (3.2, replace(with_evaluation(300.0, 36), state=RunState.STOPPING)),
-    ):
-        now[0] = 100.0 + seconds
-        display.status(status)
-    display.event("actor-1 died (SIGKILL), restarting in 0.2 s")
-    lines = file.getvalue().splitlines()
-    assert [line.split()[0] for line in lines] == ["0.0s", "1.0s", "3.1s", "3.2s", "3.2s"]
-    assert "return(eval) 231.4 v35" in lines[0]
-    assert "\x1b" not in file.getvalue()
-
-
-def test_reports_a_flagged_evaluation_once_and_not_as_a_success() -> None:
-    flagged = replace(with_evaluation(9_000.0, 35), flagged_evaluation="version 35, by evaluator: too good")
-    out, view = io.StringIO(), run_view()
-    display = PlainDisplay(view, out, lambda: 0.0)
-    for _ in range(3):
-        display.status(flagged)
-    told = "version 35, by evaluator: too good"
-    assert out.getvalue().count(told) == 1
-    assert [event.endswith(told) for event in view.events] == [True]
-    assert any(told in line for line in panel(view, 100))
-    display.status(replace(flagged, flagged_evaluation=""))
-    display.status(flagged)
-    assert out.getvalue().count(told) == 2
-
-
-def test_reports_a_refused_environment_once() -> None:
-    refused = replace(STATUS, problem="actor-1: algorithm dqn needs discrete actions")
-    file, view = io.StringIO(), run_view()
-    display = PlainDisplay(view, file, clock=lambda: 100.0)
-    for status in (STATUS, refused, refused):
-        display.status(status)
-    assert file.getvalue().count(refused.problem) == 1
-    assert [event.endswith(refused.problem) for event in view.events] == [True]
-
-
-def test_reports_a_problem_from_before_the_first_line() -> None:
-    refused = replace(STATUS, problem="actor-1: algorithm dqn needs discrete actions")
-    file, view = io.StringIO(), run_view()
-    view.update_status(refused)
-    PlainDisplay(view, file).status(refused)
-    assert file.getvalue().count(refused.problem) == 1
-
-
 def test_bars_show_the_lowest_as_a_sliver_and_the_highest_as_full() -> None:
     assert bars([0.0, 5.0, 10.0], width=4, height=2, low=0.0, high=10.0) == ["  █ ", "▁██ "]
 
@@ -426,17 +287,6 @@ def test_bars_average_values_that_do_not_fit() -> None:
 )
 def test_formats_numbers_for_people(shown: str, expected: str) -> None:
     assert shown == expected
-
-
-def test_a_run_continues_when_the_disk_of_its_output_is_full() -> None:
-    full = open("/dev/full", "w", encoding="utf-8")  # noqa: SIM115 - closing it fails too
-    try:
-        display = PlainDisplay(RunView("runs/x", "CartPole-v1", "dqn"), full)
-        display.event("actor-0 died")
-        display.event("actor-0 restarted 1x")
-    finally:
-        with suppress(OSError):
-            full.close()
 
 
 def test_shows_success_if_the_environment_reports_it() -> None:
