@@ -183,7 +183,7 @@ class EmbeddedActor:
                 *("evaluator", "evaluator"),
                 measure=self._measure_evaluator,
                 cpu_clock=self._evaluators_cpu.begin,
-                # Of the one core that the explorer needs too.
+                # The evaluator's budget is a share of one core, which the explorer uses too.
                 processors=1,
             ),
         ]

@@ -46,7 +46,7 @@ def actor_metrics(role: ActorRole) -> Iterator[Metric]:
 
 
 def _policies(report: ActorReport, counts: ActorCounts) -> Iterator[Metric]:
-    # Read before the loads: a policy is counted as loaded before it acts, so activations never exceed loads.
+    # Activations are read before loads, so that they never exceed loads: a policy counts as loaded before it acts.
     yield histogram(
         "actorq_actor_activation_seconds",
         "Time from the learner's snapshot of a policy to its first action here, by the clocks of both machines.",

@@ -211,7 +211,7 @@ class Uploader:
             items = [*self._unflushed.pop_all(), *self._in_flight, *self._waiting]
             for item in items:
                 if item.sequence <= stored:
-                    # Stored, but perhaps not on the learner's disk yet.
+                    # The learner has stored these items, but perhaps not flushed them to its disk.
                     self._unflushed.add(item)
             pending = [item for item in items if item.sequence > stored]
             following = pending[0].sequence if pending else self._acknowledged + 1
@@ -263,7 +263,8 @@ class Uploader:
             if item is not None:
                 yield wire.upload_to_proto(item)
                 if isinstance(item, Segment) and not sent:
-                    # Also more frequent after the first segment, because a short run would end within one period.
+                    # Reports are also more frequent after the first segment, because a short run would end within one
+                    # period.
                     report_at, period_s = time.monotonic(), soon_s
                 sent = item.sequence
             if time.monotonic() >= report_at:

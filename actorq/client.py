@@ -160,7 +160,7 @@ class LearnerClient(_Client):
         try:
             return wire.membership_from_proto(response)
         except InvalidInputError as error:
-            # A later attempt may succeed. After a refusal it would not.
+            # A later attempt may succeed, unlike an attempt after a refusal.
             raise CorruptedError(f"{self.peer} sent an invalid answer: {error}") from error
 
     def status(self) -> RunStatus:
@@ -284,7 +284,7 @@ class QuantizerClient(_Client):
             try:
                 policy = assembler.add(response)
             except (InvalidInputError, ExhaustedError) as error:
-                # A later attempt may succeed. With a user's wrong input it would not.
+                # A later attempt may succeed, unless the user's input is wrong.
                 raise CorruptedError(f"{self.peer}: {error}") from error
             if policy is None:
                 continue
@@ -322,7 +322,7 @@ class QuantizerClient(_Client):
         return wire.descriptor_from_proto(self._unary(self.stub.GetFidelityReport, request).policy)
 
     def hold(self, version: int, seconds: float) -> float:
-        """Keep a version retained until its next evaluation, for `seconds` at most. Returns the seconds granted.
+        """Keep a version in the store until its next evaluation, for `seconds` at most. Returns the seconds granted.
 
         Raises NotFoundError when the version is not retained.
         """

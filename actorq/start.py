@@ -79,7 +79,7 @@ def run_command(run: Callable[[], int]) -> int:
     """Run a command's body. Returns its exit code: 2 for an error of the user, 1 for another error of ours."""
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:
-            # The stream was closed. Without this, the next opened file would get its descriptor.
+            # The stream was closed. Otherwise the next opened file would get the descriptor of the stream.
             setattr(sys, stream, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
     try:
         code = run()
@@ -94,7 +94,7 @@ def run_command(run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output is gone. Without this, the interpreter would report that again when it ends.
+        # The reader of our output is gone. Otherwise the interpreter would report the lost reader again when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     except OSError as error:

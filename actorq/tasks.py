@@ -1,4 +1,4 @@
-"""Lets work continue after its caller stops waiting. Without this, asyncio logs the work's error with a traceback."""
+"""Lets work continue after its caller stops waiting. By default, asyncio logs the work's error with a traceback."""
 
 import asyncio
 import logging

@@ -17,7 +17,7 @@ from actorq.process import EXIT_HUNG
 
 _log = logging.getLogger(__name__)
 
-# The descriptor itself: a hanging thread may hold the lock of `sys.stderr`.
+# Written to the descriptor itself, because a hanging thread may hold the lock of `sys.stderr`.
 _STDERR = 2
 # Time for the dump, which precedes the exit.
 _DUMP_S = 1.0

@@ -46,7 +46,7 @@ class Batch:
         return Batch(**{name: column for name, column in self.columns.items() if name not in names})
 
     def split(self, size: int) -> Iterator["Batch"]:
-        """Views of `size` rows each. Only of tensors."""
+        """Views of `size` rows each, of a batch of tensors."""
         return _recombined(self, [column.split(size) for column in self.columns.values()])
 
     def shuffled(self, order: "Tensor", parts: int) -> Iterator["Batch"]:
@@ -74,7 +74,7 @@ def _recombined(batch: Batch, columns: Any) -> Iterator[Batch]:
 
 
 def mapped(function: "Callable[[Tensor], Tensor]", given: "Tensor | Batch | None") -> "Tensor | Batch | None":
-    """A function of a tensor, or of each column of a batch; None stays."""
+    """Apply a function to a tensor, or to each column of a batch. None stays None."""
     if given is None:
         return None
     return given.map(function) if isinstance(given, Batch) else function(given)

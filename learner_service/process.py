@@ -152,7 +152,8 @@ class LearnerService(Service):
             summary = self._reporter.summary()
             written = self._write_end(summary)
             await asyncio.to_thread(run.records.events.close, summary)
-            # The disk may have room again while the learner lingers. After SIGTERM, it tries for the last time.
+            # The disk may have room again while the learner lingers. After SIGTERM, the learner writes for the last
+            # time.
             last = False
             while not (written or last) and self._linger:
                 with contextlib.suppress(TimeoutError):
@@ -188,7 +189,7 @@ class LearnerService(Service):
 
     def _raise(self, fault: BaseException) -> NoReturn:
         if isinstance(fault, UserError):
-            # A new exception, because the failing call holds the old one and clears its traceback frames.
+            # A new exception is raised, because the failing call holds the old one and clears its traceback frames.
             raise UserError(str(fault)) from fault
         training = self._run.training
         trainer = training.trainer if training is not None and fault is training.trainer.fault else None

@@ -152,7 +152,7 @@ def _as_drawn(segment: Segment, spec: EnvironmentSpec) -> Segment:
         actions, logarithm = segment.actions, -math.log(spec.acting_size)
     else:
         low, high = spec.actions.bounds()
-        # In units of half the range, uniform in [-1, 1].
+        # Uniform in [-1, 1], in units of half the range.
         actions = (np.asarray(segment.actions, np.float32) - (high / 2 + low / 2)) / (high / 2 - low / 2)
         logarithm = -math.log(2.0) * low.size
     return segment.with_columns(actions=actions, log_probabilities=np.full_like(segment.rewards, logarithm))

@@ -19,7 +19,7 @@ class BehaviorPolicy(ABC):
 
     columns: Mapping[str, NDArray[Any]] = {}
     needs: Collection[str] = ()
-    """Outputs of the policy that it reads: roles, or names of outputs without a role."""
+    """The policy outputs that this behavior policy reads: roles, or names of outputs without a role."""
 
     @abstractmethod
     def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:

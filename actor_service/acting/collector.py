@@ -85,7 +85,7 @@ class SegmentCollector:
         self.environment_steps = 0
 
     def collect(self, stop: threading.Event) -> Segment | None:
-        """Collect the next segment. It is shorter when `stop` is set meanwhile. None when no step was taken."""
+        """Collect the next segment. Setting `stop` meanwhile shortens the segment. None when no step was taken."""
         while True:
             segment, is_lost = self._collect(stop)
             if not is_lost:
@@ -93,7 +93,7 @@ class SegmentCollector:
             self.counts.dropped_segments.add()
 
     def _collect(self, stop: threading.Event) -> tuple[Segment | None, bool]:
-        """A segment, or whether failures emptied it. Neither when `stop` is set before the first step."""
+        """The next segment or None, and whether failures left it without a valid row. (None, False) without a step."""
         length, before = self.segment_length, self._context_rows
         environments, explore, watched = self.environments, self.explore, self.watched
         turns, acting, drawn = self.turns, None, self._drawn

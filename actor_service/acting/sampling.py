@@ -22,7 +22,7 @@ _FEW_ACTIONS = 64
 
 # Number of rows that are drawn at once. One large draw costs as much as a draw of one row.
 _ROWS = 128
-# Each chunk of rows has this many counters. No chunk needs nearly as many.
+# Number of counters that each chunk of rows reserves, far more than a chunk needs.
 _COUNTERS_BITS = 64
 
 
@@ -89,7 +89,7 @@ class CategoricalSampler(BehaviorPolicy):
         actions, logits, sums, index = self._actions, self._logits, self._sums, self._index
         largest, limits = self._one_a_row
         np.copyto(logits, told)
-        # The maximum, without a reduction along an axis, which is slow to start.
+        # The maximum, computed without a reduction along an axis, because numpy starts such a reduction slowly.
         logits.argmax(axis=1, out=actions)
         np.add(actions, self._first, out=index)
         logits.take(index, out=self._largest, mode="clip")
@@ -129,7 +129,7 @@ class GaussianSampler(BehaviorPolicy):
         self._steps = 0
         shape = (environments, len(low))
         self._draws = CountedDraws(_key(rng), shape, np.float32, np.random.Generator.standard_normal)
-        # Halves first, because the sum of two bounds can overflow. Full arrays, because broadcasting is slower.
+        # The bounds are halved first, because their sum can overflow. Full arrays avoid slower broadcasting.
         self._middle, self._half, self._low, self._high = (
             np.ascontiguousarray(np.broadcast_to(each, shape))
             for each in (high / 2 + low / 2, high / 2 - low / 2, low, high)
@@ -153,7 +153,7 @@ class GaussianSampler(BehaviorPolicy):
         np.multiply(self._draws.row(self._steps), self._std, out=drawn)
         np.add(drawn, mean, out=drawn)
         self._steps += 1
-        # The noise is computed again from the rounded sum, because the learner computes it from there too.
+        # The noise is recomputed from the rounded sum, because the learner recomputes it in the same way.
         np.subtract(drawn, mean, out=costs)
         np.divide(costs, self._std, out=costs)
         np.multiply(costs, costs, out=costs)

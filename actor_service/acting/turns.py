@@ -10,9 +10,9 @@ from actorq.domain.status import RunSpec
 class PolicyTurns:
     """Gets the policy for each step from the slot.
 
-    most_steps: number of steps with one policy after which the loop waits for a newer one; 0 for no limit. When none
-        comes within `patience_s` seconds, the policy acts further without waits. For example, none comes while training
-        is paused. `set_most_steps` changes the limit from another thread.
+    most_steps: number of steps with one policy after which the loop waits for a newer one; 0 for no limit. When no
+        newer policy comes within `patience_s` seconds, for example because training is paused, the same policy
+        continues without waits. `set_most_steps` changes the limit from another thread.
     """
 
     def __init__(self, slot: PolicySlot, most_steps: int = 0, patience_s: float = RunSpec.policy_patience_s) -> None:

@@ -29,7 +29,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 class _Lifeline:
-    """Standard input as the launcher's socket. It carries the answers, and its end ends this process.
+    """Standard input as the launcher's socket, which carries the answers. When the socket closes, this process ends.
 
     The environment gets an empty standard input. Its output, and its children's output, cannot mix with the answers.
     """
@@ -71,7 +71,7 @@ def _main() -> int:
         "--goals", action="store_true", help="also ask for the rewards of other goals, if there are any"
     )
     arguments = parser.parse_args()
-    # Set for the launcher: the line at which a signal ends this process.
+    # The launcher then reads at which line a signal ended this process.
     faulthandler.enable()
     # The launcher quotes the environment's last line, not a line of this project.
     logging.getLogger("actor_service").addHandler(logging.NullHandler())
@@ -98,7 +98,7 @@ def _try(arguments: argparse.Namespace, tell: Tell) -> int:
             _try_goals(environments, observations, tell)
         figures = None
         if arguments.steps:
-            # A message between steps, because the launcher limits the time between messages.
+            # Messages are sent between steps, because the launcher limits the time between messages.
             alive = partial(tell, {"call": "one of its steps"})
             alive()
             figures = play(environments, arguments.steps, _TRIAL_S, alive)

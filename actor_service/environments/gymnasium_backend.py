@@ -36,7 +36,7 @@ Factory = Callable[..., Environment]
 
 @dataclass(frozen=True)
 class _Origin:
-    """How to make an environment, and what is known of it before it is made.
+    """How to make an environment, and its properties that are known before.
 
     make: has the keyword arguments and the step limit that the environment itself must enforce, or -1 for none.
     creator: the class or function, whose signature and metadata are read. This lookup may import its module.

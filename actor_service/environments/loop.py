@@ -20,8 +20,7 @@ _log = logging.getLogger(__name__)
 
 # Consecutive faults of one environment that end the actor.
 MOST_FAULTS = 10
-# The same limit before the first good step of any environment in the batch. A broken environment needs no more
-# restarts.
+# The lower limit before the batch's first good step. A broken environment needs no more restarts.
 MOST_FAULTS_AT_START = 5
 
 
@@ -86,7 +85,7 @@ class LoopedEnvironments(Environments):
         return self._columns.observations
 
     def step(self, actions: NDArray[Any]) -> Step:
-        """Take one action in each environment. Each gets a copy of its action, because it may change the array."""
+        """Take one action in each environment. Each environment gets a copy of its action, which it may change."""
         columns, ended, infos = self._columns, self._ended, self._infos
         observations: list[Any] = [None] * self.count
         rewards: list[Any] = [0.0] * self.count

@@ -11,7 +11,7 @@ from actorq.domain.limits import LARGEST_NUMBER, within_numbers
 from actorq.domain.spaces import ArraySpec
 from actorq.domain.trajectory import Episode
 
-# Numbers in one dot product. OpenBLAS uses several threads for more.
+# Maximum length of one dot product. OpenBLAS uses several threads for longer ones.
 _PIECE = 8192
 _LARGEST_SUM = LARGEST_NUMBER**2
 
@@ -83,7 +83,7 @@ class StepColumns:
         episodes: tuple[Episode, ...] = ()
         for fault in faults:
             self._forget(fault.environment)
-        # One by one, because mostly one environment ends. Indexing with lists takes ten times as long in numpy.
+        # A loop, because usually only one environment ends. Indexing with lists is ten times slower in numpy.
         for index in resets:
             self._forget(index)
         self._returns += self.rewards

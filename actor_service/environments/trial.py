@@ -87,7 +87,7 @@ def first_step(environments: Environments, tell: Callable[[str], None] = lambda 
         actions = random_actions(spec, observations, rng)
     else:
         low, high = spec.actions.bounds()
-        # Halves first, because the sum of two bounds can overflow.
+        # The bounds are halved first, because their sum can overflow.
         actions = (low / 2 + high / 2)[None]
     while (step := environments.step(actions)).faults:
         actions = random_actions(spec, step.observations, rng)

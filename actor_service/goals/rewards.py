@@ -22,7 +22,7 @@ Function = Callable[[NDArray[Any], NDArray[Any], dict[str, Any]], Any]
 
 
 def goal_of(environment_id: str, environment: gymnasium.Env[Any, Any]) -> Goal | None:
-    """Where the goals are in the flattened observations; None for an environment without goals.
+    """The positions of the goals in the flattened observations; None for an environment without goals.
 
     environment: before its observations are flattened.
 

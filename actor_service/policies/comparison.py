@@ -25,7 +25,7 @@ FACTOR = 4.0
 LEAST_ERROR = 0.01
 # The share of equal best actions may be this far below the reported share, if the error is above FACTOR too.
 MOST_DISAGREEMENT = 0.25
-# Upper bound of reported errors, also for outputs that are not finite. A learner refuses very large errors.
+# Larger errors, and errors of outputs that are not finite, are reported as this value. A learner refuses larger values.
 _LARGEST_ERROR = 1e6
 
 
@@ -109,7 +109,7 @@ class PolicyCheck:
         self._failed_version = 0
 
     def watch(self, policy: OnnxPolicy) -> OnnxPolicy:
-        """Attach this check to a policy's observations while it needs them. Returns the same policy."""
+        """Pass a policy's observations to this check while the check needs more of them. Returns the same policy."""
         with self._lock:
             if policy.descriptor.graph_digest != self._graph_digest:
                 self._graph_digest = policy.descriptor.graph_digest

@@ -37,7 +37,7 @@ _watchdog = partial(Watchdog, "an environment", "actor.environment_timeout_s")
 
 @dataclass(frozen=True)
 class Host:
-    """The parts that a process gives its actor.
+    """The objects and functions that a process passes to its actor.
 
     connect: opens a client of the quantizer. Each stream of policies has its own client.
     on_end: called once, from any thread, when the actor has ended; with its error or None.

@@ -51,7 +51,9 @@ class DQNConfig(AlgorithmConfig):
     learning_rate_end: NonNegativeFloat | None = Field(
         None, description="final Adam step size, reached linearly after learning_rate_updates; none: constant"
     )
-    learning_rate_updates: PositiveInt = Field(20_000, description="gradient updates until the rate reaches its end")
+    learning_rate_updates: PositiveInt = Field(
+        20_000, description="gradient updates until the step size reaches its final value"
+    )
     batch_size: PositiveInt = Field(128, description="transitions per gradient update")
     n_step: PositiveInt = Field(5, description=_N_STEP)
     target_update_period: PositiveInt = Field(20, description="gradient updates between copies to the target network")

@@ -65,7 +65,9 @@ class HindsightConfig(Settings):
 class ReplayConfig(Settings):
     """Replay: memory-mapped. Every acknowledged transition therefore survives the learner."""
 
-    capacity: PositiveInt = Field(5_000, description="rows kept; one row per transition and a few per segment")
+    capacity: PositiveInt = Field(
+        5_000, description="number of rows to keep: one per transition, and a few per segment"
+    )
     min_size: PositiveInt = Field(1_000, description="transitions stored before the first update")
     prioritized: bool = Field(True, description="sample in proportion to TD errors instead of uniformly")
     priority_exponent: Fraction = Field(0.6, description="alpha: 0 is uniform, 1 fully proportional")
@@ -113,7 +115,9 @@ class RateLimiterConfig(Settings):
     samples_per_insert: PositiveFloat = Field(
         16.0, description="mean number of times that each transition is sampled; higher means more updates per step"
     )
-    error_buffer: PositiveFloat = Field(10_000.0, description="samples that one side may be ahead before it waits")
+    error_buffer: PositiveFloat = Field(
+        10_000.0, description="samples that learner or actors may be ahead before they wait"
+    )
 
 
 class ExplorationConfig(Settings):

@@ -33,19 +33,19 @@ MAX_PAGE_TOKEN_CHARACTERS = 19
 DIGEST_BYTES = 32
 # The year 2242.
 MAX_UNIX_S = 2**33
-# Thirty thousand processors for a year.
+# Enough CPU seconds for thirty thousand processors in a year.
 MAX_SECONDS = 1e12
 MAX_KWH = 1e12
 MAX_RATE = 1e12
-# Sums and means of such large numbers stay finite.
+# Sums and means of numbers within this bound stay finite.
 MAX_MAGNITUDE = 1e30
 MAX_DISCRETE_ACTIONS = 65_536
 MAX_FRAME_STACK = 256
-# Leaves of an observation, and discrete parts of an action.
+# Most leaves of an observation, and most discrete parts of an action.
 MAX_LEAVES = 64
 MAX_PARTS = 1_024
 MAX_ENVIRONMENTS = 65_536
-# Copies of a step with other goals.
+# Most copies of a step with other goals.
 MAX_GOAL_COPIES = 16
 # Columns of a segment.
 MAX_COLUMNS = 128

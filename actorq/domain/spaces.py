@@ -38,7 +38,7 @@ class ArraySpec:
 
     @property
     def inputs(self) -> "dict[str, ArraySpec]":
-        """The inputs of a policy's graph for it, by name: "observations", or an input for each leaf.
+        """The inputs of a policy graph for this environment, by name: "observations", or an input for each leaf.
 
         Leaves are named observations/NAME, and a mask is named mask. Images are stacked. Of other leaves the policy
         gets only the newest.
@@ -169,12 +169,12 @@ class EnvironmentSpec:
 
     @property
     def action_kinds(self) -> tuple[str, ...]:
-        """The kinds of its parts: "discrete", "continuous" or both."""
+        """The kinds of an action's parts: "discrete", "continuous" or both."""
         return (*("discrete",) * bool(self.sizes), *("continuous",) * bool(self.components))
 
     @property
     def image(self) -> Image | None:
-        """The image that a policy gets; None if it gets anything else too."""
+        """The image that a policy gets; None if the policy gets other inputs too."""
         if self.leaves:
             return self.image_of(self.encoded[0]) if [leaf.kind for leaf in self.encoded] == ["image"] else None
         seen = self.policy_observations
@@ -321,7 +321,7 @@ def _shown(value: Any) -> str:
 
 
 def slices_of(sizes: Sequence[int]) -> list[slice]:
-    """The columns of each part. sizes: the number of values of each part."""
+    """The columns of each part of an action. sizes: the number of values of each part."""
     stops = np.cumsum(sizes).tolist()
     return [slice(stop - size, stop) for size, stop in zip(sizes, stops, strict=True)]
 

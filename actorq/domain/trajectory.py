@@ -137,7 +137,7 @@ class Segment:
         if spec.leaves and (fault := fault_of(spec.leaves, self.observations)):
             raise InvalidInputError(f"segment: observations: {fault}")
         for column in expected:
-            # Flags and bytes are within the limit.
+            # Flags and bytes cannot exceed the limit.
             if column.dtype.itemsize > 1:
                 _check_numbers(column.name, self.columns[column.name])
         self._check_spans(steps)
@@ -190,7 +190,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of a pinned policy's episodes in an evaluator; no `successes` if the environment reports none."""
+    """Results of an evaluator's episodes with one policy version; no `successes` if the environment reports none."""
 
     sequence: int
     policy_version: int

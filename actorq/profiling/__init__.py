@@ -27,7 +27,7 @@ measuring_seconds = number(0.1, 10.0, "0.1 to 10 seconds")
 
 @dataclass(frozen=True)
 class Order:
-    """An order to a service to measure: the run, the folder, and the approximate seconds."""
+    """A request for measurements by a service: the run, the folder, and the approximate seconds."""
 
     config: RunConfig
     folder: "Folder"
@@ -36,7 +36,7 @@ class Order:
 
     @classmethod
     def parse(cls, program: str, description: str, arguments: Sequence[str] | None = None) -> "Order":
-        """Parse the order from the arguments of a process. Raises UserError."""
+        """Parse the request from the arguments of a process. Raises UserError."""
         parser = argument_parser(program, description, (RunConfig,))
         parser.add_argument("--folder", type=Path, required=True, help="folder for the figures")
         parser.add_argument("--seconds", type=measuring_seconds, default=DEFAULT_SECONDS, help="time to measure")

@@ -143,7 +143,7 @@ def _slice(inputs: list[Any], attributes: dict[str, Any]) -> Array:
     steps = inputs[4] if len(inputs) > 4 else np.ones_like(starts)
     cut: list[slice] = [slice(None)] * data.ndim
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        # With a negative step, a start before the beginning is the beginning.
+        # With a negative step, a start before the first element counts as the first element.
         cut[int(axis)] = slice(max(int(start), -data.shape[axis]), int(end), int(step))
     return np.asarray(data[tuple(cut)])
 

@@ -137,7 +137,7 @@ def _states(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]]) -
     forms = {output.name: form(output) for output in model.graph.output[1:]}
     data = [value for value in model.graph.input if value.name not in parameters]
     states = set()
-    # The first one is an observation.
+    # The first data input is an observation.
     for value in data[1:]:
         later = {name for name, of_output in forms.items() if of_output == form(value)}
         if later and not later.isdisjoint(reached(model.graph.node, {value.name})):

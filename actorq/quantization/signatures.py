@@ -6,7 +6,7 @@ from actorq.domain.policy import PolicyGraph
 from actorq.domain.signature import METADATA, Signature
 from actorq.errors import InvalidInputError
 
-# Enough for the spans of an output with the maximum number of components.
+# Long enough for the spans of an output with the maximum number of components.
 _MOST_CHARACTERS = 2 * 1024**2
 
 

@@ -7,10 +7,10 @@ _log = logging.getLogger(__name__)
 
 
 class Tolerated:
-    """A write that may be repeated. Logs one line when writes begin to fail, and one when they succeed again."""
+    """A write that may be repeated. Logs a line when writes begin to fail, and a line when they succeed again."""
 
     def __init__(self, what: str, otherwise: str = "trying again") -> None:
-        """what: name of the file in the log. otherwise: what happens when the write fails."""
+        """what: name of the file in the log. otherwise: the consequence of a failed write, for the log."""
         self._what = what
         self._otherwise = otherwise
         self.error: OSError | None = None

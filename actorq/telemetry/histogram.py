@@ -1,4 +1,4 @@
-"""A bounded histogram of a measured quantity. It does not depend on Prometheus, which reads it."""
+"""A bounded histogram of a measured quantity. Prometheus reads the histogram, which does not depend on Prometheus."""
 
 import threading
 from bisect import bisect_left

@@ -84,7 +84,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._changed:
             if len(self._open) >= _MOST_CONNECTIONS:
-                # Not the new connection, because it may be a probe. Idle connections are the oldest.
+                # The oldest connection is closed, because it is probably idle. The new connection may be a probe.
                 _cut_off(next(iter(self._open)))
             has_room = self._changed.wait_for(lambda: len(self._open) < _MOST_CONNECTIONS, _ROOM_S)
             if has_room:
@@ -102,7 +102,7 @@ class _Server(ThreadingMixIn, WSGIServer):
                 _cut_off(request)
 
     def shutdown_request(self, request: Any) -> None:
-        # Before closing: afterwards, another connection may have its descriptor.
+        # This precedes the close, after which another connection may get the same descriptor.
         with self._changed:
             self._open.pop(request, None)
             self._changed.notify_all()

@@ -24,7 +24,7 @@ def configure_logging(name: str, role: str = "", run: str = "", form: Literal["t
     handler.setFormatter(JsonFormatter(name, role, run) if form == "json" else LineFormatter(name))
     handler.addFilter(FloodFilter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    # Their INFO lines repeat information that their callers log better.
+    # The INFO lines of these libraries repeat information that their callers log better.
     for noisy in ("grpc", "asyncio", "onnx_ir", "onnxscript", "torch.onnx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 

@@ -78,7 +78,7 @@ def _cpu_limits(cgroups: Path, membership: Path) -> Iterator[float]:
 
 def _cpu_limit(cgroup: Path) -> Iterator[float]:
     """The CPU limit of one cgroup; nothing without a limit."""
-    # ValueError: the limit is "max", or the file is empty.
+    # A ValueError means that the limit is "max" or that the file is empty.
     with suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = (cgroup / "cpu.max").read_text(encoding="utf-8").split()
         yield int(quota) / int(period)

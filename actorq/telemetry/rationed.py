@@ -11,7 +11,9 @@ T = TypeVar("T")
 
 
 class Rationed(Generic[T]):
-    """Computes answers within a bounded share of one thread's time. Beyond it, callers get the last answer.
+    """Computes answers within a bounded share of one thread's time.
+
+    When the share is used up, callers get the last answer.
 
     outdated: whether the last answer must not be reused.
     """

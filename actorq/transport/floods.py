@@ -27,7 +27,7 @@ _PERIOD_S, _HOT_PERIOD_S = 1.0, 0.25
 _GROWTH_BYTES, _CALM_SCANS = 64 * 2**20, 8
 # Bytes that a connection may receive in a window in addition to messages: flow control, headers, TLS records.
 _WINDOW_S, _SLACK_BYTES, _SLACK_SHARE = 10.0, 16 * 2**20, 0.25
-# The same for an address after its connection was closed. Its connections are watched for this time.
+# The same bytes for an address whose connection was closed, and the seconds for which its connections are watched.
 _SLACK_OF_OFFENDERS_BYTES, _SUSPICION_S = 4 * 2**20, 60.0
 _MOST_OFFENDERS = 1000
 # A service has this many connections by default.
@@ -137,7 +137,7 @@ class FloodGuard:
         # Received bytes, and those of messages, at the start of the window.
         self._begin: dict[Peer, tuple[int, int]] = {}
         self._began_at = 0.0
-        # Addresses, and the times when a connection of theirs was closed.
+        # The time at which a connection of each address was closed.
         self._offenders: dict[str, float] = {}
 
     async def watch(self) -> None:

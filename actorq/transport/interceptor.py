@@ -16,7 +16,7 @@ from actorq.transport.quota import Quota
 from actorq.transport.security.access import Gate
 
 _OWN_SERVICES = ("/actorq.", "/externalscaler.")
-# Answered even at the limit of open calls: a service's health must not depend on its callers.
+# Health is answered even at the limit of open calls, because it must not depend on a service's callers.
 _FREE_METHOD = "/grpc.health.v1.Health/Check"
 
 
@@ -53,7 +53,8 @@ class _Checked:
         return self
 
     async def __anext__(self) -> Any:
-        # Not earlier: if a call is refused unread, gRPC's iterator would warn that it was never awaited.
+        # The iterator is created only here: if a call is refused unread, gRPC's iterator would warn that it was never
+        # awaited.
         return _well_formed(await anext(aiter(self._requests)))
 
 
@@ -143,7 +144,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if method != _FREE_METHOD:
             peer = context.peer()
             self._open_calls.acquire(peer)
-            # Not in a `finally`: a canceled call leaves its generator to the garbage collector.
+            # A `finally` would be too late, because a canceled call leaves its generator to the garbage collector.
             context.add_done_callback(lambda _: self._open_calls.release(peer))
 
     async def _abort(self, context: grpc.aio.ServicerContext, method: str, error: BaseException) -> None:

@@ -34,9 +34,10 @@ _SHARED = [
 CLIENT_OPTIONS = [
     *_SHARED,
     ("grpc.initial_reconnect_backoff_ms", 50),
-    # This also bounds the time to connect. With less, most of a thousand simultaneous clients could not connect.
+    # This value also bounds the time to connect. With a shorter time, most of a thousand clients at once would fail.
     ("grpc.min_reconnect_backoff_ms", 5_000),
-    # Calls fail without an attempt during this wait. So it must not exceed the first waits of `transport.reconnect`.
+    # Calls fail without an attempt during this wait, so the wait must not exceed the first waits of
+    # `transport.reconnect`.
     ("grpc.max_reconnect_backoff_ms", 500),
 ]
 

@@ -33,7 +33,7 @@ MAX_POLICY_MESSAGES = 8 * 1024
 """Senders use chunks of 512 KiB. A blob with many tiny chunks is refused, because each message needs extra memory."""
 
 _MAX_PAGE_SIZE = 1000
-# From a nanosecond to more than any service grants.
+# The range of holds, from a nanosecond to more than any service grants.
 _HOLD_S = (1e-9, 366 * 86_400.0)
 
 # Unknown encodings are kept.

@@ -88,7 +88,7 @@ ARRAY_SPEC = nested(array_spec_to_proto, array_spec_from_proto)
 def timestamp_to_proto(unix_seconds: float) -> Timestamp:
     """Encode unix seconds. `bounds.unix_seconds` restores exactly the same number for any time of this century."""
     message = Timestamp()
-    # Split, because a float has too few digits for nanoseconds since 1970.
+    # Seconds and nanoseconds are split, because a float has too few digits for nanoseconds since 1970.
     seconds = math.floor(unix_seconds)
     message.FromNanoseconds(seconds * 10**9 + round((unix_seconds - seconds) * 1e9))
     return message

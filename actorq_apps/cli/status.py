@@ -49,7 +49,7 @@ class StatusSettings(LearnerSettings):
 
 @dataclass(frozen=True)
 class Asked:
-    """A learner's address, and the view before it answers. For a local run also its folder and certificates."""
+    """A learner's address, and the view before the learner answers. A local run also has a folder and certificates."""
 
     address: str
     view: RunView
@@ -79,7 +79,8 @@ def run(arguments: Sequence[str]) -> int:
         found.view.update_status(status)
         elapsed_s = status.elapsed_s
     except UserError as error:
-        # A starting run has processes, but its learner does not answer yet. One that refuses certificates answers.
+        # A starting run has processes, but its learner does not answer yet. A learner that refuses certificates does
+        # answer.
         if found.run is None or not found.run.is_in_use or "TLS" in str(error) or "certificate" in str(error):
             raise
         elapsed_s = max(0.0, time.time() - found.run.config.stat().st_mtime)
@@ -115,7 +116,7 @@ def asking(flag: str, certificates: Certificates | None) -> Iterator[None]:
 
 
 def asked(learner: str | None, directory: RunDirectory | None = None) -> Asked:
-    """The learner at this address, that of the run in this folder, or that of the newest active run here.
+    """The learner at this address, the learner of the run in this folder, or the learner of the newest active run here.
 
     Raises UserError when there is no such learner.
     """

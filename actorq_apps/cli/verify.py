@@ -58,7 +58,7 @@ def check_run(directory: RunDirectory) -> list[Finding]:
     services = [("learner_service.verify:run", root)]
     if directory.policies.is_dir():
         services.append(("quantizer_service.verify:run", directory.policies))
-    # Both at once, because starting the processes takes most of the time.
+    # Both checks run at once, because starting their processes takes most of the time.
     checks = [_start(function, folder) for function, folder in services]
     found = [*launcher_files(directory)]
     for process, (function, folder) in zip(checks, services, strict=True):

@@ -34,7 +34,7 @@ _QUOTA = re.compile("exceeded quota|status unknown for quota")
 _NO_GROWTH = re.compile(
     r'persistentvolumeclaims \\?"(?P<name>[^"\\]*)\\?" is forbidden: only dynamically provisioned pvc'
 )
-# The same for other fields. A StatefulSet allows changes of only a few fields.
+# The API server's text for other fields. A StatefulSet allows changes of only a few fields.
 _FIXED = "updates to statefulset spec"
 _BY_STATUS: dict[int, type[ActorQError]] = {
     **{404: NotFoundError, 409: ConflictError},

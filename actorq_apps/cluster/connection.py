@@ -174,7 +174,7 @@ class Cluster:
     def apply(self, manifest: Object, dry_run: bool = False) -> None:
         """Create or update an object (server-side apply). dry_run: only check whether this is allowed."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
-        # Forced: apply resets fields that somebody scaled or edited by hand.
+        # Apply is forced: it resets fields that somebody scaled or edited by hand.
         options: Any = {"field_manager": self.manager, "force_conflicts": True, "dry_run": "All" if dry_run else None}
         what = "server_side_apply", manifest["apiVersion"], kind
         self._request(f"apply {kind} {name}", *what, body=manifest, name=name, **options)

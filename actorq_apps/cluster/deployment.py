@@ -41,7 +41,8 @@ def apply(cluster: Cluster, manifests: Sequence[Object], name: str, has_begun: C
             _require_own(cluster, manifest, name)
             own.append(manifest)
         else:
-            # First, because they may include the namespace. Other runs may share these objects, so they stay.
+            # These objects come first, because they may include the namespace. They are kept, because other runs may
+            # share them.
             cluster.apply(manifest)
     for dry_run in (True, False):
         for manifest in own:

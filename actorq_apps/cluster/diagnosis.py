@@ -21,7 +21,7 @@ _STABLE_S = 600.0
 _STATEFUL_REVISION = "controller-revision-hash"
 _REVISION = "deployment.kubernetes.io/revision"
 
-# Events of a claim that gets its volume only after its pod has a node. The fault is whatever keeps the pod from a node.
+# Events of a claim that gets its volume only after its pod has a node. The fault is the reason why the pod has no node.
 _AWAITS_POD = ("WaitForFirstConsumer", "WaitForPodScheduled")
 
 _BAD_IMAGE = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
@@ -83,7 +83,7 @@ def pod_fault(pod: Object, now: float) -> Fault | None:
         if (found := _container_fault(subject, container)) is not None:
             return found
     status = part(pod, "status")
-    # If a node is nominated, the pod only waits for other pods there to end.
+    # If a node is nominated, the pod only waits for the end of other pods on that node.
     for condition in [] if status.get("nominatedNodeName") else items(status, "conditions"):
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
             since = _seconds(condition.get("lastTransitionTime"))

@@ -57,7 +57,7 @@ def stream_logs(
     if follow:
         options["_request_timeout"] = (cluster.timeout_s, _SILENCE_S)
     if follow and len(pods) > 1:
-        # Closed, because the process must not end before the reading threads.
+        # The streams are closed, because the process must not end before the reading threads.
         with closing(_followed(cluster, pods, options)) as followed:
             for pod, line in followed:
                 write(pod, line)

@@ -76,7 +76,7 @@ def namespace_of(manifests: Sequence[Object], given: str | None) -> str | None:
 def prepared(manifests: Sequence[Object], name: str, namespace: str) -> list[Object]:
     """The objects in the order of application, with the run's label, and with addresses in the namespace."""
     services = "|".join(re.escape(name_of(each)) for each in manifests if each["kind"] == "Service")
-    # Such as learner.actorq, learner.actorq:50051 or learner.actorq.svc.cluster.local.
+    # An address such as learner.actorq, learner.actorq:50051 or learner.actorq.svc.cluster.local.
     end = r"(?=(?:\.svc(?:\.cluster\.local)?)?(?![\w.-]))"
     address = re.compile(rf"(?<![\w-])({services or '(?!)'})\.{_WRITTEN_NAMESPACE}{end}")
     ready = []

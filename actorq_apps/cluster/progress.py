@@ -78,7 +78,7 @@ class _Wait:
         self._is_training_run = False
 
     def poll(self) -> RunStatus | RecordedEnd | None:
-        """Check the run once and report its news. Returns the awaited status; None before."""
+        """Check the run once and report its news. Returns the awaited status; None until it is reached."""
         workloads, self._pods = _workloads(self._cluster), pods_of(self._cluster)
         self._is_training_run = self._is_training_run or is_training_run(self._cluster, workloads)
         recorded = recorded_end(self._cluster) if self._is_training_run else None

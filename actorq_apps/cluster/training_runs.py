@@ -35,7 +35,7 @@ def is_training_run(cluster: Cluster, workloads: Sequence[Object]) -> bool:
 
 
 def recorded_end(cluster: Cluster) -> RecordedEnd | None:
-    """The end of the TrainingRun of the cluster's run; None before. Raises ActorQError when no end will come."""
+    """The end of the TrainingRun of the cluster's run; None while it runs. Raises ActorQError if the run cannot end."""
     where = f"TrainingRun {cluster.run} in namespace {cluster.namespace}"
     found = cluster.get(*TRAINING_RUN, cluster.run)
     if found is None:

@@ -78,7 +78,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All sides of one task. target: the return for times and steps to the target; None without one."""
+    """All sides of one task. target: the return of `time_to_target` and `steps_to_target`; None without one."""
 
     environment: str
     algorithm: str

@@ -60,8 +60,8 @@ class Child:
         self._process.terminate()
 
     def release(self) -> None:
-        """Close the lifeline. It tells the process that no other process of the run is left to wait for."""
-        # Only shuts the socket down, because a thread may still read from it. Deleting this object closes it.
+        """Close the lifeline. The process then no longer waits for others of the run, which have ended."""
+        # Only shuts the socket down, because a thread may still read from it. Deleting this object closes the socket.
         with suppress(OSError):
             self._lifeline.shutdown(socket.SHUT_RDWR)
 

@@ -50,7 +50,7 @@ def try_environment(
     steps: maximum number; see `actor_service.environments.trial`. slow_s: seconds after which a call is reported.
     """
     environment, limit_s = config.environment, config.actor.environment_timeout_s
-    # Not the whole actor, because its imports would delay the first action.
+    # This process is not a whole actor, whose imports would delay the first action.
     command = (
         *(sys.executable, "-m", "actor_service.environments", environment, "--backend", config.environment_backend),
         *("--arguments", config.environment_arguments.to_text(), "--lifeline", "--steps", str(steps)),

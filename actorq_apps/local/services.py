@@ -93,7 +93,8 @@ def services_of_run(
         services.append(service("evaluator", Kind.EVALUATOR, *(*given, *peers, *role)))
     if config.energy.enabled:
         meter = service("meter", Kind.METER, "--learner", learner, *given)
-        # A restarted meter has no data about the time before. So only the first meter counts from the run's start.
+        # A restarted meter has no data about the time before its start, so only the first meter counts from the run's
+        # start.
         since = ("--run-started", repr(begun.at), "--busy-at-start", repr(begun.busy_cpu_seconds)) if begun else ()
         services.append(replace(meter, command=meter.command + since))
     return tuple(services)

@@ -23,7 +23,7 @@ def check(cluster: Cluster, run: TrainingRun) -> tuple[Object | None, Fault | No
         for other in run.spec.secrets:
             fault = fault or _fault(run, other, _labels(cluster, other), "a pod's env")
     except UnreachableError as error:
-        # Not a fault of the specification.
+        # This error is not a fault of the specification.
         raise UnavailableError(str(error)) from error
     except UserError as error:
         return None, refusal(error)

@@ -162,7 +162,7 @@ def changed_setting(found: Existing, wanted: Sequence[Object], before: Object, o
 
 
 def no_longer_wanted(found: Existing, wanted: Sequence[Object], uid: str) -> list[Object]:
-    """Objects that only an earlier specification needed, for example relays. Volumes and secrets stay."""
+    """Objects that only an earlier specification needed, for example relays. Volumes and secrets are kept."""
     names = {(each["kind"], name_of(each)) for each in wanted}
     return [
         each

@@ -71,7 +71,7 @@ class Leader:
             except NewerVersionError:
                 raise
             except ActorQError as error:
-                # The next attempt may succeed, with a reachable API server or the permission.
+                # The next attempt may succeed, once the API server is reachable or the permission is granted.
                 _log.warning("the Lease: %s", error)
             self._stopped.wait(self.times.retry_s)
         return False
@@ -154,7 +154,7 @@ class Leader:
 
 @dataclass(eq=False)
 class OtherOperators:
-    """Detects namespaces with an operator of their own: one whose Lease is there and is being renewed.
+    """Detects namespaces with an operator of their own: an operator whose Lease exists there and is being renewed.
 
     An operator for several namespaces leaves the runs there to that operator. Otherwise each would undo the other's
     changes.
@@ -163,7 +163,7 @@ class OtherOperators:
     cluster: Cluster
     times: Times = Times()
     clock: Callable[[], float] = time.monotonic
-    # By namespace: the Lease's holder and time, the time of their last change, and the time of the last read.
+    # For each namespace: the Lease's holder and time, the time of their last change, and the time of the last read.
     _seen: dict[str, tuple[object, float, float]] = field(default_factory=dict, init=False)
 
     def manages(self, namespace: str) -> bool:
@@ -186,7 +186,7 @@ class OtherOperators:
         try:
             spec = part(self.cluster.at(namespace).get(*_API, LEASE), "spec")
         except ForbiddenError:
-            # An earlier version's role lacks this permission. Runs continue as with that version.
+            # The role of an earlier version lacks this permission. Runs then continue as in that version.
             return None
         return (spec["holderIdentity"], spec.get("renewTime")) if spec.get("holderIdentity") else None
 

@@ -16,7 +16,7 @@ RUN_NAME = rf"^[a-z]([-a-z0-9]{{0,{LONGEST_RUN_NAME - 2}}}[a-z0-9])?$"
 # Fields whose value is the name of another object, and fields that contain an object with `name`.
 _NAMES = ("serviceAccountName", "serviceName", "secretName", "claimName")
 _REFERENCES = ("configMap", "scaleTargetRef", "issuerRef", "authenticationRef", "secretTargetRef", "service")
-# The same for ConfigMaps and Secrets. Those from outside the overlay keep their names.
+# The same fields for ConfigMaps and Secrets. Objects from outside the overlay keep their names.
 _DATA_REFERENCES = ("secretRef", "secretKeyRef", "secret", "imagePullSecrets", "configMapRef", "configMapKeyRef")
 _SELECTORS = ("selector", "labelSelector", "podSelector")
 _POD_NAME = "statefulset.kubernetes.io/pod-name"

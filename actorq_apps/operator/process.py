@@ -101,7 +101,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     images = Images(registry, flags.image_tag, policy, pull_secrets, digests)
     controller = Controller(cluster, flags.namespace, queue, Reconciler(cluster, queue.put, flags.manifests, images))
     controller.list_runs()
-    # Until here, a failure is reported in one line without a traceback.
+    # Any failure before this line is reported in one line without a traceback.
     configure_logging("operator", "operator", form=flags.log_format)
     leader = Leader(cluster, f"{socket.gethostname()}-{uuid4().hex[:8]}", __version__)
     follow_runs = partial(follow, cluster, flags.namespace, queue)

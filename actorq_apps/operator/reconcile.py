@@ -35,9 +35,9 @@ PERIOD_S = 5.0
 PLACING_PERIOD_S = 1.0
 # Seconds between reconciliations of a run that another operator manages.
 LEFT_PERIOD_S = 15.0
-# In a healthy run, all objects are compared once in this time. Otherwise its workloads are enough.
+# In a healthy run, all objects are compared once in this time. All other checks compare only its workloads.
 CHECK_PERIOD_S = 10.0
-# With many runs the time is longer: seconds per run.
+# Seconds per run, because with many runs the comparison must be rarer.
 _CHECK_S_PER_RUN = 0.25
 _TTL = "ttlSecondsAfterFinished"
 _MOST_NAMED = 5
@@ -53,7 +53,9 @@ class Key(NamedTuple):
 
 @dataclass
 class _Desired:
-    """The needs of a run. They depend on its object's generation, its resting components, and its Secret's labels.
+    """The objects that a run needs.
+
+    They depend on the generation of its TrainingRun, its resting components, and its Secret's labels.
 
     run: None for an invalid specification. fault: why nothing can be created.
     checked: when all objects last matched.

@@ -38,7 +38,7 @@ _GPU = "nvidia.com/gpu"
 # The limit of RUN_PATTERN in actorq/transport/security/identity.py.
 _LONGEST_IDENTITY = 63
 CORE = ("learner", "quantizer")
-"""The components that serve status and policies after the end of a run. At its start, others wait for them."""
+"""These components serve status and policies after a run's end. At its start, the others wait for these."""
 WORKERS = ("relay", "actor", "evaluator")
 # Keys that identify the items of a pod's lists.
 _UNIQUE = {"env": "name", "volumes": "name", "volumeMounts": "mountPath"}

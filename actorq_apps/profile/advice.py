@@ -34,7 +34,7 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Pods:
-    """A deployment: the number of actors, and the CPU requests of each pod in cores."""
+    """A deployment: the number of actors, and the CPU request of each pod in cores."""
 
     actors: int
     actor_cpu: float

@@ -87,7 +87,7 @@ class LinkFigures:
 
     @property
     def update_s(self) -> float:
-        """Seconds of the learner per update while all services run, with its share of a version but no transitions."""
+        """Seconds of the learner per update while all services run: with a share of a version, without transitions."""
         return max(0.0, self.training.learner_s - self.training.steps * self.learner_s) / self.training.updates
 
     @property
@@ -112,9 +112,10 @@ class LinkFigures:
         return max(0.0, excess) / (self.training.versions * self.actors)
 
     def slowdown(self, version_s: float) -> float:
-        """Ratio of an actor's time per transition with training to that without. A version takes `version_s`.
+        """Ratio of an actor's time per transition with training to that without.
 
-        It is 1 with enough versions, because `actor_version_s` then includes the slowdown.
+        A version takes `version_s`. With enough versions the ratio is 1, because `actor_version_s` then includes the
+        slowdown.
         """
         if self._enough_versions or not self.training.steps:
             return 1.0
@@ -230,8 +231,8 @@ def _commands(config: Path, folder: Path, learner: str, quantizer: str, actors: 
 def short_run(config: RunConfig, actors: int, steps: float, rollout_size: int | None, frame_stack: int) -> RunConfig:
     """The run with actors that always use their policy, and do not wait in the first `steps` transitions."""
     ratio = config.rate_limiter.samples_per_insert
-    # Not the run's own buffer: with few samples per insert, actors need minutes to fill it. The first two numbers are
-    # the minimum of the rate limiter.
+    # The run's own buffer is not used: with few samples per insert, actors need minutes to fill it. The first two
+    # numbers are the minimum of the rate limiter.
     buffer = max(2.0, 2 * ratio, steps * ratio)
     waiting, capacity = config.queue, config.replay.capacity
     if rollout_size is not None:

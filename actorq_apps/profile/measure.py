@@ -139,7 +139,7 @@ def _size(actor: dict[str, Any], environments: int) -> dict[str, Any]:
 def measure(
     config: RunConfig, seconds: float, say: Callable[[str], None], servers: ForkServers | None = None
 ) -> Figures:
-    """Measure each part for about `seconds`. Calls `say` with its name first. Raises UserError if one does not work."""
+    """Measure each part for about `seconds`. Calls `say` with its name before. Raises UserError if a part fails."""
 
     def run(function: str, *more: str) -> None:
         run_to_end((*command_of(function), *flags, *more), servers, f"{function} failed")

@@ -59,7 +59,8 @@ class LearnerCosts:
     update_cpu_s: processor time of an update over all threads.
     step_s: receiving and storing a transition.
     version_s: a snapshot and its transfer to the quantizer.
-    share: share of the time in which it works if the trainer never waits for data. Otherwise it waits for threads.
+    share: share of the time in which the learner works if the trainer never waits for data. In the rest it waits for
+        threads.
     """
 
     update_s: float
@@ -114,7 +115,7 @@ class Prediction:
 
 
 def predict(costs: Costs, work: Workload, actors: int, cores: float = math.inf) -> Prediction:
-    """The steady state of a run with `actors` actors on `cores` cores. Infinite cores: one for each process."""
+    """The steady state of a run with `actors` actors on `cores` cores. Infinity means a core for each process."""
     limits = {
         Limit.ACTORS: _highest(partial(_busy_actor, costs, work, actors), 1.0),
         Limit.LEARNER: _highest(partial(_busy_learner, costs, work), 1.0),
@@ -151,7 +152,7 @@ def _busy_actor(costs: Costs, work: Workload, actors: int, rate: float) -> float
 
 
 def _swapping(costs: Costs, work: Workload, rate: float) -> float:
-    """Share of an actor's time for switches to new versions. It skips versions if it has no time."""
+    """Share of an actor's time for switches to new versions. An actor without spare time skips versions."""
     return min(0.5, versions_per_s(costs, work, rate) * costs.actor.version_s)
 
 

@@ -10,7 +10,7 @@ _MOST_EVENTS = 1000
 
 
 class EventBuffer:
-    """The events that a reader has not read yet: at most 1,000, and of statuses in a row only the newest."""
+    """The events that a reader has not read yet: at most 1,000. Of successive statuses, only the newest is kept."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque(maxlen=_MOST_EVENTS)

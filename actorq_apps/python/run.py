@@ -53,8 +53,8 @@ _WITH_RESULT = {*EXIT_OF_STATE.values(), 130, 143}
 class Run:
     """A run in the background of this program. `actorq.train` creates it; see there for an example.
 
-    All methods may be called from any thread. As a context manager, it stops the run at the end of the block. The run
-    always ends with this program, and is saved then.
+    All methods may be called from any thread. As a context manager, it stops the run at the end of the block. When this
+    program ends, the run is saved and ends too.
 
     directory: folder of the run. Commands can read it too: `actorq evaluate DIRECTORY`.
     """
@@ -104,7 +104,7 @@ class Run:
         self.stop()
 
     def __iter__(self) -> Iterator[Event]:
-        """Each event from now on. The last is an `EndEvent`. Then raises the run's error, if any, as `wait` does."""
+        """Each event from now on. The last is an `EndEvent`. A failed run raises its error instead, as in `wait`."""
         reader = EventBuffer()
         with self._lock:
             if self._result is not None:
@@ -132,7 +132,7 @@ class Run:
     def wait(self, timeout: float | None = None) -> Result:
         """Wait for the end of the run, and show its progress in a terminal. Returns its result.
 
-        timeout: seconds. Then raises TimeoutError, and the run continues.
+        timeout: seconds, after which this method raises TimeoutError. The run then continues.
 
         Raises the error that ended the run: UserError for wrong settings, the exception of a callback, the exception of
         an environment in this process, or ActorQError for other errors.
@@ -247,7 +247,7 @@ class Run:
                     self._learned(status)
                 case str() as text:
                     if self._stopping and text.startswith(signal.SIGTERM.name):
-                        # This program has asked for the end, and knows of no signal.
+                        # This program requested the end and sent no signal itself, so the text must not name one.
                         text = "saving the run and ending"
                     if self._display is not None:
                         self._display.event(text)

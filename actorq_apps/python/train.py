@@ -89,7 +89,7 @@ def train(
 
 
 def _settings(found: "str | OwnEnvironment", algorithm: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the run: from variables of the process, replaced by the caller's."""
+    """The settings of the run. The caller's settings override those from environment variables."""
     tree = as_tree(given)
     tree["environment"] = found if isinstance(found, str) else found.environment_id
     if algorithm is not None:

@@ -108,7 +108,7 @@ class ClusterRuns:
             return replace(known, end=RunEnd.FAILED, reason=f"{KIND} {self.name(trial)} was deleted")
         progress = _progress(found.get("status") or {}, known)
         if progress.end is RunEnd.FAILED:
-            # Otherwise its pods restart repeatedly, and its learner may even recover and train.
+            # Otherwise the pods of a failed run restart repeatedly, and its learner may even recover and train.
             self._suspend(found)
         return progress
 
@@ -143,7 +143,7 @@ class ClusterRuns:
 
     @contextmanager
     def _told_once(self, trial: Trial, *errors: type[ActorQError]) -> Iterator[None]:
-        """Continue after these errors. Report each of them once, even if several trials have it."""
+        """Continue after these errors. Report each error once, even if several trials have it."""
         try:
             yield
         except errors as error:
@@ -154,7 +154,7 @@ class ClusterRuns:
             self._problems.pop(trial.number, None)
 
     def interrupt(self) -> None:
-        """Suspend all running objects, which keep their volumes. Delete those of pruned trials."""
+        """Suspend all running objects, which keep their volumes. Delete the objects of pruned trials."""
         for trial in self._running.values():
             try:
                 if (found := self.cluster.get(API_VERSION, KIND, self.name(trial))) is not None:

@@ -124,7 +124,7 @@ class Processes:
             return f"the best policy cannot be exported: {run.root} is gone; {folder} stays as it is"
         shutil.copyfile(run.config, folder / "config.yaml")
         policy = folder / "policy.onnx"
-        # Not with --force, which would also write a policy that the gate refused.
+        # The command runs without --force, which would also write a policy that the gate refused.
         for earlier in (policy, policy.with_suffix(".json")):
             earlier.unlink(missing_ok=True)
         command = (*command_of("quantizer_service.command.export:command"), str(run.root), "--output", str(policy))

@@ -77,7 +77,7 @@ class Study:
             load_if_exists=True,
         )
         for stored in self._stored():
-            # A process was killed while it wrote this proposal. It was never used.
+            # A process was killed while it wrote this proposal, so no run used the proposal.
             if not stored.state.is_finished() and not self._is_whole(stored):
                 self._study.tell(stored.number, state=StoredState.FAIL)
 
@@ -158,7 +158,7 @@ class Study:
 
 
 class _Cell(RandomSampler):
-    """Proposes one cell of a grid. It is a random sampler, because that samples each value independently."""
+    """Proposes one cell of a grid. Its base is the random sampler, which samples each value independently."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         super().__init__()

@@ -98,7 +98,7 @@ def _goes_on(one: _Active, study: Study, backend: Backend, observer: Observer, b
     if prune or one.progress.end is not None:
         observer.line(result_text(study.finish(one.trial, one.progress, prune)))
     if prune:
-        # Only now: if the process is killed in between, it runs the trial again.
+        # Recorded last: if the process is killed before, the next process runs the trial again.
         one.pruned = True
         backend.prune(one.trial)
     return one.progress.end is None

@@ -73,7 +73,7 @@ class ActorStream:
     def check_sent(self, sequence: int) -> None:
         """Raise CorruptedError unless all sequences up to `sequence` were received.
 
-        Answers again, because the last answer may be lost.
+        Repeats the last answer, which may be lost.
         """
         self.require_all_before(sequence + 1)
         self.changed.set()
@@ -112,7 +112,7 @@ class ActorStream:
 
     @property
     def over(self) -> bool:
-        """Whether there is no further answer. After the end of the run, no segments are stored."""
+        """Whether the stream gets no further answer. After the end of the run, no segments are stored."""
         return self.fault is not None or (self.ended and (self.stop or self.acknowledged >= self.received))
 
 
@@ -120,13 +120,13 @@ class ActorStream:
 class Credits:
     """Grants credits for one segment at a time, in turn, while the limiter admits inserts.
 
-    A credit is the permission to send a segment. It holds as long as its stream is open. Each credit comes with a
+    A credit is the permission to send a segment, as long as its stream is open. Each credit comes with a
     lease: a reservation at the limiter for `segment_transitions`. When other streams wait, a lease ends after two
-    seconds. It ends even sooner when many streams share few leases.
+    seconds. It ends sooner when many streams share few leases.
 
     A segment without a lease waits here, ahead of all new credits. It gets the next reservation, or the oldest lease
-    whose segment has not arrived. So reservations go to segments that have arrived. A stream whose lease has ended gets
-    no new lease before it sends its segment. Therefore a silent stream costs the other streams one lease in total.
+    whose segment has not arrived. A stream whose lease has ended gets no new lease before it sends its segment.
+    Therefore a silent stream costs the other streams one lease in total.
 
     Runs on the event loop. The limiter's callbacks come from the trainer's thread and move to the loop.
     """

@@ -64,7 +64,8 @@ class Intake:
 
     def __post_init__(self) -> None:
         self._acting_schemes = acting_schemes(self.scheme)
-        # Never held during a wait for the replay's lock or the disk, because the event loop uses this lock too.
+        # No thread holds this lock while it waits for the replay's lock or the disk, because the event loop uses it
+        # too.
         self._lock = threading.Lock()
         self._episodes = Episodes()
         self._plausibility = Plausibility(
@@ -126,7 +127,7 @@ class Intake:
             self._duplicate_segments += 1
 
     def skip_lost(self, member: Member, stored: int, through: int) -> None:
-        """Skip the segments after `stored` up to `through`. Both the replay and the actor have lost them."""
+        """Skip the segments after `stored` up to `through`, which both the replay and the actor have lost."""
         lost = through - stored
         _log.warning("%s: %d acknowledged segments after number %d are lost", member.name, lost, stored)
         self.replay.skip(member.source(through))
@@ -185,8 +186,8 @@ class Intake:
     def account_for(self, stored: int) -> None:
         """Count the transitions in the replay that the last checkpoint lacks after a crash.
 
-        They are split among the schemes in proportion to the counted transitions. Without counted transitions, the
-        run's scheme gets all.
+        The schemes share them in proportion to their counted transitions. Without counted transitions, the run's scheme
+        gets all.
         """
         with self._lock:
             counted = self._by_scheme.total()

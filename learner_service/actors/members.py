@@ -171,7 +171,7 @@ class Members:
             return self._connected[role]
 
     def _new_incarnation(self, newest: int) -> int:
-        # Normally the next number. A replay that was copied from another run may contain higher numbers.
+        # Normally this is the next number. A replay that was copied from another run may contain higher numbers.
         incarnation = max(self._next_incarnation, newest + 1)
         self._next_incarnation += 1
         return incarnation

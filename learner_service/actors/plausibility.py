@@ -96,6 +96,6 @@ class Plausibility:
 
 
 def _above(returns: tuple[float, float], spreads: float) -> float:
-    """The return this many spreads above the highest. The spread is the range, or the size of the highest."""
+    """The return this many spreads above the highest. A spread is the range, or the magnitude of the highest."""
     lowest, highest = returns
     return highest + spreads * max(highest - lowest, abs(highest))

@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 # Number of actors with the newest segments that are compared. With fewer than three, there is no majority.
 _MOST_ACTORS, _LEAST_ACTORS = 256, 3
-# An observation may be this many spans beyond the range of most actors. Exploring actors differ much.
+# Observations up to this many spans beyond the range of most actors are kept, because exploring actors differ much.
 _SPANS = 10.0
 # An actor whose range reaches this many spans beyond is named when the fidelity gate falls back.
 _WIDE = 0.5

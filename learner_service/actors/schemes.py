@@ -25,7 +25,7 @@ def policy_of(
     """The policy of a version that represents the run; None when there is none in the run's scheme.
 
     With "auto" it is the policy in the scheme that most actors report. The order of `SCHEMES` breaks ties. Before any
-    report it is the first policy.
+    report, the first policy represents the run.
     """
     if scheme != AUTO:
         return next((policy for policy in policies if policy.scheme == scheme), None)

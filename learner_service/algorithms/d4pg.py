@@ -59,7 +59,7 @@ class D4PG(GradientAlgorithm):
         self._z = self.network(
             *("critic", critic, settings.critic_sizes, settings.critic_learning_rate), max_gradient_norm=largest
         )
-        # Without the parameters that are frozen in a user's network.
+        # Parameters that a user's network has frozen are left out.
         self._theta = tuple(parameter for parameter in self._z.network.parameters() if parameter.requires_grad)
         self._improve_critic = self.descent(self._z, self.compiled(self._critic_loss))
         self._improve_policy = self.descent(self._pi, self._policy_loss)

@@ -116,9 +116,9 @@ class PolicyGradient(Trainable):
 
     @cached_property
     def can_record(self) -> bool:
-        """Whether updates of `descent` are recorded.
+        """Whether updates of `descent` are recorded: only on the CPU and with vectors.
 
-        Only on the CPU, and only with vectors. Otherwise each number of rows would need its own recording.
+        Otherwise each number of rows would need its own recording.
         """
         are_vectors = len(self._spec.policy_observations.shape) == 1 and not has_images(self._spec)
         return self._device.type == "cpu" and are_vectors and super().can_record

@@ -138,7 +138,7 @@ class PPO(PolicyGradient):
         return rows.shuffled(order, parts)
 
     def _step(self, rows: Batch, clip: float) -> Update:
-        # Tensors, because a recording keeps Python's numbers as constants.
+        # These values are tensors, because a recording keeps Python's numbers as constants.
         numbers = torch.tensor((1 - clip, 1 + clip, 1 / len(rows.weights)), dtype=torch.float64, device=self._device)
         return Update(*self._improve(rows, *numbers.unbind()))
 
@@ -153,7 +153,7 @@ class PPO(PolicyGradient):
         log_ratios = self.policy.log_probabilities(rows.actions, *distribution) - rows.proximal
         log_ratios = log_ratios.clamp(max=_LARGEST_LOG_RATIO)
         ratios = log_ratios.exp()
-        # The minimum. Where the clipped term is smaller, it is constant in theta.
+        # This is the minimum of the two terms. The clipped term is constant in theta where it is the smaller one.
         gains, bounds = ratios * advantages, ratios.detach().clamp(lowest, highest) * advantages
         gains = torch.where(gains > bounds, bounds, gains)
         values = self._v(rows.observations)

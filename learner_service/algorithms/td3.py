@@ -67,7 +67,7 @@ class TD3(GradientAlgorithm):
         return loss, errors
 
     def _targets_of(self, batch: Batch) -> tuple[Tensor, ...]:
-        # Drawn for each update separately, so that the numbers do not depend on the number of updates per call.
+        # The noise of each update is drawn separately, so that it does not depend on the number of updates per call.
         noise = torch.cat([self.noise(self.batch_size) for _ in range(len(batch.weights) // self.batch_size)])
         return self._smoothed_targets(batch, noise)
 

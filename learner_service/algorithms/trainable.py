@@ -116,10 +116,9 @@ class Trainable:
 
     @cached_property
     def can_record(self) -> bool:
-        """Whether updates are recorded: see `Recorded`.
+        """Whether updates are recorded (see `Recorded`): only if all of their operations are this project's.
 
-        Only if this project knows all of their operations. A subclass elsewhere may have numbers that change, and a
-        recording would keep the first ones.
+        A subclass of a user may read numbers that change, and a recording would keep the first ones.
         """
         learner, networks = self._config.learner, self.networks.values()
         return (

@@ -79,8 +79,9 @@ class NodeAccount:
         return charged
 
     def expected(self, now: float, began: float) -> Counters:
-        """The counters now, extrapolated from the last two readings, or from `began` and one reading; otherwise the
-        last reading.
+        """The present counters, extrapolated from the last two readings.
+
+        With one reading, extrapolated from `began` and that reading. Otherwise the last reading.
         """
         if len(self.readings) < (2 if self.previous_meter else 1):
             return self.last
@@ -95,7 +96,7 @@ class NodeAccount:
         Claims beyond the busy time of this reading belong to earlier work that was reported late. They get spare energy
         of earlier readings. Claims without energy are dropped. No role gets the energy of idle processors.
         """
-        # The maximum of each counter, so that an older reading adds nothing.
+        # The account keeps the maximum of each counter, so that an older reading adds nothing.
         counters = Counters(*map(max, counters, self.last))
         shared, gpu, _, busy = map(operator.sub, counters, self.last)
         self.last = counters
@@ -134,8 +135,9 @@ class EnergyLedger:
 
         d_node_kwh * d_role_cpu / max(d_node_busy_cpu, sum of d_role_cpu on that node)
 
-    The rest is not the run's. So a role also pays for its part of the idle power and of the memory. The run pays
-    nothing for a machine without its processes. Process reports only accumulate; a meter's reading settles them.
+    The rest of the energy is not the run's. A role thus also pays for its share of idle power and of the memory's
+    power. The run pays nothing for a machine without its processes. Process reports only accumulate; a meter's reading
+    settles them.
 
     The energy of accelerators does not depend on CPU time. If roles use accelerators on a node, they share all of it in
     equal parts. Otherwise it is shared like the rest.

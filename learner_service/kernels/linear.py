@@ -91,12 +91,12 @@ def input_gradient(gradient: Tensor, weight: Tensor, active: ActiveWeights | Non
 
 
 def in_columns(x: Tensor) -> Tensor:
-    """The same float32[B, K] in column-major order, for networks with sparse products."""
+    """The same values float32[B, K] in column-major order, for networks with sparse products."""
     return x.t().contiguous().t()
 
 
 def row_limits(*modules: nn.Module) -> list[int]:
-    """Numbers of rows above which a dense layer uses another product, ascending; 2 among them."""
+    """Numbers of rows above which a dense layer uses another product, in ascending order. They include 2."""
     # A single row has no standard deviation, and losses may divide by it.
     limits = {2}
     for layer in (layer for module in modules for layer in module.modules() if isinstance(layer, Linear)):

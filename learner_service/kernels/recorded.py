@@ -1,9 +1,9 @@
 """Records the operations of a function of tensors once, and repeats them without Python and without autograd.
 
 Updates of small networks spend less time in arithmetic than in Python, in autograd's bookkeeping, and in waits for the
-interpreter lock. A dispatch mode records each operation, also those of backward passes. TorchScript repeats them
-without the lock. The numbers are the same to the last bit, because the operations and their order are the same. On a
-GPU the operations are captured instead (captured.py).
+interpreter lock. A dispatch mode records each operation, including those of backward passes. TorchScript repeats the
+operations without the lock. The results are the same to the last bit, because the operations and their order are the
+same. On a GPU the operations are captured instead (captured.py).
 
 The operations must not depend on the values of tensors. `Recorded` tests each recording before it uses it.
 """
@@ -57,7 +57,7 @@ class Recorded:
     ) -> None:
         self._on_gpu = device is not None and device.type == "cuda"
         self._function, self._kind = function, kind
-        # By the values that the operations depend on; None for a failed recording.
+        # The recordings, by the values that their operations depend on; None for a failed recording.
         self._recordings: dict[_Signature, Function | None] = {}
 
     def __call__(self, *inputs: Input) -> tuple[Tensor, ...]:
@@ -86,9 +86,9 @@ class Recorded:
         return self._kind is None or all(n >= _FEWEST_ROWS and self._kind(n) == self._kind(n - 1) for n in rows)
 
     def _tried(self, inputs: Sequence[Input]) -> Function | None:
-        """A tested recording. It gives the function's numbers, also for one row less or for reversed rows.
+        """A recording whose results equal the function's; None if they differ.
 
-        Otherwise None.
+        The test includes one row less or reversed rows.
         """
 
         def other(tensor: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Whether to guard against torch's compiler. Never, because this imports the compiler, which takes a second."""
+        """Whether to guard against torch's compiler: never, because a guard would import it, which takes a second."""
         return False
 
     def place(self, tensor: Tensor) -> _Place:

@@ -63,8 +63,8 @@ def own_layers(what: str, path: str, given: Any, example: Example) -> tuple[nn.M
 
     what: the setting, for errors. given: the function's argument. example: the module's input.
 
-    Raises UserError when the function fails. Also when the module does not return float32[B, features], shares
-    parameters with another module, changes its buffers, or draws random numbers.
+    Raises UserError when the function fails, or when its module does not return float32[B, features], shares parameters
+    with another module, changes its buffers, or draws random numbers.
     """
     make = load(path, what)
     if not callable(make):

@@ -87,7 +87,7 @@ class TwinCritic(FeatureNetwork):
         judges: number of critics to compute, without gradients for their parameters; None for both critics, with
             gradients.
         """
-        # Looked up once, because each lookup takes a microsecond.
+        # Each attribute is looked up once, because a lookup takes a microsecond.
         stacked: list[Tensor] = list(self.stacked)
         parameters = stacked if judges is None else [parameter.detach()[:judges] for parameter in stacked]
         active = self.active[:judges]
@@ -195,7 +195,7 @@ class _MLPs(torch.autograd.Function):
             own = slice(critic * (ctx.layers - 1), (critic + 1) * (ctx.layers - 1))
             inputs, rounded = [x, *activations[own]], [*ctx.rounded[own], None]
             active = ctx.active[critic] if ctx.active else (None,) * ctx.layers
-            # One column. For sparse critics its strides mark it as column-major for the next products.
+            # A single column. For sparse critics, its strides mark it as column-major for the next products.
             to_y = to_values.unsqueeze(0).t() if ctx.active else to_values.unsqueeze(1)
             for layer in reversed(range(ctx.layers)):
                 copy = _of(ctx.copies, layer, critic)

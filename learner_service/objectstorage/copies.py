@@ -58,7 +58,7 @@ def _download_newest(url: str, endpoint: str, folder: Path, beginnings: Sequence
     try:
         generations = Generations(ObjectStore(url, endpoint, _SETTING))
         damaged = 0
-        # A learner that still uploads removes old generations meanwhile. The newest generations stay.
+        # A learner that still uploads removes old generations meanwhile, but keeps the newest ones.
         for name in generations.manifests():
             try:
                 files = generations.read(name).files

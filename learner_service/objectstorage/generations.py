@@ -156,7 +156,7 @@ class Generations:
         return newest
 
     def present(self, parts: set[Part]) -> set[Part]:
-        """Those parts that are still stored. A lifecycle rule of the bucket may have removed some."""
+        """The parts that are still stored. A lifecycle rule of the bucket may have removed the others."""
         names = set(self._store.names("objects"))
         return {part for part in parts if part.sha256 in names}
 

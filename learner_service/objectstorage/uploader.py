@@ -63,7 +63,7 @@ class Uploader:
         self.failures = 0
         """Failed attempts since this process started."""
         self.conflict: ConflictError | None = None
-        """Set when another learner has the run. Then nothing is uploaded any more."""
+        """Set when another learner has taken over the run. Nothing is uploaded afterwards."""
         self._failing = False
         self._thread = threading.Thread(target=self._run, name="uploader", daemon=True)
 

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 _LIVES, _VERSIONS = 2**12, LEAP_OF_COPIES
 _MOST_FILES, _MOST_GENERATIONS = 1000, 1000
 RUN_FILE = "run.json"
-"""Each generation has it. A volume without it has no run."""
+"""Each generation has this file. A volume without it has no run."""
 _MARK_FILE = "published.json"
 # A generation in which one of them is damaged is not whole. All except the mark have a copy.
 _DOCUMENTS = (RUN_FILE, _MARK_FILE, "environment.json", "outcome.json")
@@ -212,7 +212,7 @@ class Volume:
         resets, damaged = self.resets, 0
         names = listed = self.generations.manifests()
         tried = 0
-        # Bounded, because a learner that is still alive may upload faster than this one reads.
+        # The attempts are bounded, because a learner that is still alive may upload faster than this one reads.
         while names and tried < _MOST_GENERATIONS:
             name, *names = names
             tried += 1

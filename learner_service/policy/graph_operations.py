@@ -34,7 +34,7 @@ class Nodes:
         self.constants: dict[str, onnx.TensorProto] = {}
         self.used: set[str] = set()
         """Tensors that are inputs of a node."""
-        # By identity. The caller keeps all of them alive.
+        # The names of tensors, by the identity of each tensor. The caller keeps all tensors alive.
         self._names = {id(tensor): name for name, tensor in named.items()}
 
     def tensor(self, argument: Any) -> str:

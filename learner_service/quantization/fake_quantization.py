@@ -1,8 +1,8 @@
 """Fake quantization: the layers of a policy in training compute the same rounded results as in the actors.
 
 A fidelity report names the quantized layers. Their scheme (actorq.quantization) defines the computation of each layer,
-on the same graph. So training also follows the fidelity gate's layers in float, and the quantizer's removal of dead
-units.
+on the same graph. Training therefore also reproduces the layers that the fidelity gate keeps in float, and the removal
+of dead units.
 """
 
 import logging
@@ -30,7 +30,7 @@ class FakeQuantization:
     policy: any module. graph: its exported graph.
 
     Layers are found by name. They must be linear layers or convolutions of torch.nn. Parameters stay unchanged, and
-    nothing changes outside of `applied`. So checkpoints, snapshots and exported graphs contain the float policy.
+    nothing changes outside of `applied`. Checkpoints, snapshots and exported graphs therefore contain the float policy.
     """
 
     def __init__(self, policy: nn.Module, graph: PolicyGraph) -> None:

@@ -1,10 +1,9 @@
 """Quantization-aware training: after a set share of the run, updates use the policy as its actors run it.
 
 Every forward pass of the trained policy is fake-quantized. This includes passes that choose actions for a target, as in
-double DQN. Both kinds represent the actions of actors, so the gradient includes the rounding error and corrects it.
-Target networks stay in float, because no actor runs them. Rounding would only add noise to the targets.
-
-It works with every algorithm, because it replaces the layers of `Algorithm.policy`.
+double DQN. Both kinds of passes represent the actions of actors, so the gradient includes the rounding error and
+corrects it. Target networks stay in float, because no actor runs them. Rounding would only add noise to the targets.
+This training works with every algorithm, because it replaces the layers of `Algorithm.policy`.
 """
 
 import logging

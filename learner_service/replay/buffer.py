@@ -44,7 +44,7 @@ class ReplayBuffer(SegmentBuffer):
         damaged = segments.damaged or segments.dropped
         stored = segments.checked_transitions if damaged else segments.transitions
         if stored > store.total_transitions:
-            # The others are of another run, which `init_replay` has brought here.
+            # The other transitions are from another run. `init_replay` has copied them.
             limiter.begin_with(max(0, store.total_transitions + limiter.min_size_to_sample - stored))
         else:
             self._await_enough(stored)

@@ -1,4 +1,4 @@
-"""Returns whose number of steps grows in the course of a run."""
+"""Returns whose number of steps grows during a run."""
 
 import logging
 from dataclasses import dataclass

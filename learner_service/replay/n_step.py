@@ -76,8 +76,8 @@ def assemble(store: ReplayStore, rows: NDArray[np.int64], returns: Returns, out:
         end the first observation again, which is always finite
     between_discounts:      float32[B, n - 1], discount^k at the k-th step after the first, 0 past the end of the window
 
-    out: receives the columns; made by `empty_batch` for as many rows. For returns without windows, one with the columns
-    in between may serve as `out`. The result then has its other columns only.
+    out: receives the columns; made by `empty_batch` for as many rows. For returns without windows, `out` may also have
+    the columns in between. The result then lacks these columns.
 
     A window has at most n steps. It continues from row i to row i + 1 if row i does not end the episode and row i + 1
     is valid. From the end of a segment it continues in the next segment of the same environment, if that segment is

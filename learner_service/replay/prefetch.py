@@ -25,10 +25,10 @@ class Drawn:
 class Prefetcher:
     """Draws one batch ahead on its own thread, into two sets of arrays. Call all methods on the learner's thread.
 
-    A batch drawn ahead lacks the priorities of the batch in use, and the inserts since the draw. It is only one batch
-    older. A batch is drawn only when the rate limiter allows it, and is counted when the learner gets it. The
-    permission cannot expire in between, because only the learner samples, and inserts only allow more samples. But the
-    transitions may be gone: damaged, or evicted by segments that have no transitions.
+    A batch drawn ahead lacks the priorities of the batch in use, and the inserts since the draw. A batch is drawn only
+    when the rate limiter allows it, and is counted when the learner gets it. The permission cannot expire in between,
+    because only the learner samples, and inserts only allow more samples. The transitions may be gone, however,
+    because they are damaged, or were evicted by segments without transitions.
 
     size: transitions of a batch. allocate: makes the arrays.
     """

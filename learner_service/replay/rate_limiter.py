@@ -19,7 +19,7 @@ class RateLimiter:
     offset is such that diff ends at min_size * samples_per_insert, as the first time. A run that resumes with another
     ratio or min_size keeps the difference between diff and min_size * samples_per_insert.
 
-    One more rule than Reverb's prevents deadlocks, because segments and batches may be larger than the buffer. When
+    A rule in addition to Reverb's prevents deadlocks, because segments and batches may be larger than the buffer. When
     nothing is outstanding and the demanded sample is not allowed, one insert of any size is admitted. The demanded
     sample is the smallest waiting one, or without any the last requested one.
 
@@ -209,7 +209,7 @@ class RateLimiter:
         self._announce()
 
     def _set_offset(self) -> None:
-        """While inserts are missing, set the offset so that both sides are even after the last one."""
+        """While inserts are missing, set the offset so that neither side is ahead after the last missing insert."""
         if self.inserts < self._least_inserts:
             self._offset = (self._least_inserts - self.min_size_to_sample) * self.samples_per_insert - self.samples
 

@@ -20,7 +20,7 @@ _EPSILON = np.float32(1e-6)
 
 @dataclass(frozen=True)
 class Sampled:
-    """Drawn rows. Each part of them is a sample of the whole store too.
+    """Drawn rows. Each slice of them is also a sample of the whole store.
 
     rows:        int64[B], valid rows of the store, with repetitions
     weights:     float32[B], importance weights in (0, 1]
@@ -160,7 +160,7 @@ class PrioritizedSampler(Sampler):
         given = np.abs(checked[same]) + _EPSILON
         store.directory.raise_ceiling(float(given.max()))
         store.priorities[rows] = given
-        # Read back, so that the tree and the file agree on a row that was drawn twice.
+        # The priorities are read back, so that tree and file agree on a row that was drawn twice.
         stored = store.priorities[rows]
         self._tree.set(rows, self._masses(stored))
         self._max_priority = max(self._max_priority, stored.max())

@@ -77,7 +77,7 @@ class SegmentBuffer(ABC):
             self._store.sequences.advance(source)
 
     def reserve_ahead(self) -> bool:
-        """Take disk space for the next inserts. Returns False when the disk is full."""
+        """Reserve disk space for the next inserts. Returns False when the disk is full."""
         with self._lock:
             return self._store.reserve_ahead()
 
@@ -154,7 +154,7 @@ class SegmentBuffer(ABC):
 
     def _load_common_state(self, state: dict[str, Any]) -> None:
         """Restore the moments and the starved seconds, under the lock."""
-        # Older checkpoints do not have them.
+        # Older checkpoints do not have these values.
         self.limiter.starved_before = state.get("starved_s", 0.0)
         stored, have = state.get("stored", 0), self._store.total_transitions
         if stored > have:

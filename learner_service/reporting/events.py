@@ -153,7 +153,7 @@ class EventLog:
 
     def close(self, summary: Mapping[str, Any] | None = None) -> None:
         """Close the sinks. May block for seconds. summary: content of summary.json; None when the run has failed."""
-        # In parallel, because each may wait for its tracker.
+        # The sinks close in parallel, because each may wait for its tracker.
         with ThreadPoolExecutor(len(self._sinks)) as closing:
             list(closing.map(lambda sink: sink.close(summary), self._sinks))
 

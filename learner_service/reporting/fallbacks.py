@@ -18,7 +18,7 @@ class Fallbacks:
     def __init__(self, widest: Callable[[], str], clock: Callable[[], float] = time.monotonic) -> None:
         self._widest = widest
         self._clock = clock
-        # By scheme: the last logged layers, and the time.
+        # For each scheme: the last logged layers, and the time of the log line.
         self._told: dict[str, tuple[tuple[str, ...], float]] = {}
 
     def record(self, policies: Iterable[PolicyDescriptor]) -> None:

@@ -9,7 +9,7 @@ from actorq.domain.status import Energy
 from actorq.telemetry.process_stats import measure_process
 from learner_service.energy.ledger import EnergyLedger
 
-# Maximum number of listed processes. Above it, the processes with the newest reports are kept.
+# Maximum number of listed processes: those with the newest reports.
 _MOST_PROCESSES = 1000
 
 
@@ -23,7 +23,7 @@ class Resources:
 
     def record(self, stats: ProcessStats, uses_gpu: bool = False) -> None:
         """Record a process's report of itself."""
-        # Keep the peak across restarts, because a restarted process starts small.
+        # The peak is kept across restarts, because a restarted process starts small.
         key = (stats.role, stats.name)
         known = self._processes.pop(key, None)
         peak = max(stats.peak_resident_bytes, known.peak_resident_bytes if known else 0)

@@ -88,10 +88,11 @@ class RolloutQueue(SegmentBuffer):
             self.versions.add(version)
 
     def next_rollout(self, timeout: float) -> tuple[Batch, ...] | None:
-        """The next rollout, once there are enough environment steps; None after `timeout` seconds.
+        """The next rollout, once there are enough environment steps.
 
-        Also None when segments were dropped, so that the rest is not enough. The consecutive segments of an actor are
-        joined in time. Those with equal numbers of steps are joined along N. Each batch has T steps, time-major:
+        None after `timeout` seconds, and when too few steps remain because segments were dropped. The consecutive
+        segments of an actor are joined in time. Those with equal numbers of steps are joined along N. Each batch has T
+        steps, time-major:
 
         observations:      [T + 1, N, *policy_observation]: single observations, or stacks; the last row only bootstraps
         actions:           [T, N, *action]; continuous actions as drawn: see `Segment.actions`
@@ -100,7 +101,7 @@ class RolloutQueue(SegmentBuffer):
         truncated:         bool[T, N], the episode was cut by a time limit: bootstrap with observation t + 1
         valid:             bool[T, N], false if the step only reset the environment: observation t + 1 begins an episode
         policy_versions:   int64[T, N], the version that acted
-        senders:           uint64[T, N], numbers that tell the actors apart
+        senders:           uint64[T, N], numbers that identify the actors
         log_probabilities: float32[T, N], log mu(a | s) of the quantized policy that acted
         and the run's other further columns that batches have.
         """
@@ -193,7 +194,8 @@ class RolloutQueue(SegmentBuffer):
             return []
         self._next_segment, self._used = taken[-1].index + 1, self._used + steps
         self._dropped, self._dropped_ahead = self._dropped + self._dropped_ahead, 0
-        # Not when they are stored, so that a restarted learner normalizes like the killed learner.
+        # Rewards are counted here and not when they are stored, so that a restarted learner normalizes like the killed
+        # learner.
         self._count(taken)
         self.taken_transitions = taken[-1].cumulative_transitions
         return taken

@@ -74,5 +74,5 @@ class RewardScale:
             self._going[bytes.fromhex(key), life] = (next_, np.array(kept, np.float64))
 
     def begin_from(self, state: dict[str, Any]) -> None:
-        """Take the deviation of another run's `state`. Its returns end with it."""
+        """Take the deviation of another run's `state`, without the returns of its unfinished episodes."""
         self._moments.load_state(state["moments"], 0)

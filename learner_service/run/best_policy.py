@@ -23,7 +23,7 @@ class BestPolicy:
         self._evaluations = evaluations
 
     def update(self) -> None:
-        """Get the best policy from the quantizer, unless the present one is as good.
+        """Get the best policy from the quantizer, unless the policy in the folder is as good.
 
         Raises UnavailableError when the quantizer is unreachable. Keeps the present policy when the quantizer has lost
         the best one.

@@ -26,7 +26,8 @@ from learner_service.training.drawing import sampling_of, steps_per_policy
 
 _log = logging.getLogger(__name__)
 
-# Longest wait for the policy that learned from the last rollout. After it an actor adds stale transitions.
+# Longest wait for the policy that learned from the last rollout. An actor that continues without it adds stale
+# transitions.
 _SYNCHRONOUS_PATIENCE_S = 30.0
 
 
@@ -53,7 +54,7 @@ class Connections:
         if training is not None:
             tables["actor"] = training.replay.sequences
         is_new = incarnation != 0 and (before is None or before.incarnation != incarnation)
-        # Otherwise its data could be stored twice.
+        # Otherwise the actor's data could be stored twice.
         if is_new and role in tables and tables[role].may_have_forgotten(actor_key(name), incarnation):
             raise NotFoundError(
                 f"actor {name!r} with incarnation {incarnation}: the learner keeps the last sequences of "
@@ -104,7 +105,7 @@ class Connections:
         try:
             await self.preparation.prepare(spec, name)
             self.lifecycle.require_here()
-            # Meanwhile another process may have joined with the same name.
+            # Another process with the same name may have joined meanwhile.
             self.records.members.connect(name, incarnation)
         except BaseException:
             self._disconnect(member)

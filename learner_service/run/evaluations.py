@@ -168,7 +168,7 @@ def synced_count(path: Path) -> int:
 def _set_damaged_lines_aside(path: Path) -> Path:
     """Move all damaged lines to the end of another file. Returns the path of the other file."""
     aside, partial = path.with_name(f"{path.name}.damaged"), path.with_name(f".{path.name}.partial")
-    # Line by line, because the log may be larger than the memory.
+    # The log is read line by line, because it may be larger than the memory.
     with aside.open("ab") as damaged, partial.open("wb") as whole:
         for line, values in read_lines(path):
             (damaged if values is None else whole).write(line + b"\n")

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 def steady_clock() -> Callable[[], float]:
     """A clock of Unix seconds that continues evenly when the machine's clock is changed."""
-    # Not at the import of this module: a fork server imports it long before, perhaps before a suspension.
+    # Read here and not at import: a fork server imports this module long before, perhaps before a suspension.
     epoch = time.time() - time.monotonic()
     return lambda: epoch + time.monotonic()
 

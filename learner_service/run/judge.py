@@ -27,9 +27,9 @@ _LINE_BYTES, _EPISODE_BYTES = 1024, 48
 
 
 class Allowance:
-    """Bytes that may be written now: `rate` for each second, of which at most `most` are saved. It starts full.
+    """Bytes that may be written now: `rate` more each second, up to `most`, which is also the start.
 
-    A write that begins within the allowance may exceed it. The excess is paid before the next write.
+    A write that begins within the allowance may exceed it. The next write then waits until the excess is covered.
     """
 
     def __init__(self, rate: float, most: float, clock: Callable[[], float]) -> None:
@@ -76,7 +76,7 @@ class Judge:
     """Compares evaluations with the target, a return or a success rate. Lives on the event loop.
 
     flagged: the newest evaluation and the reason, if it is implausible; otherwise empty. Such a policy is not exported.
-    unconfirmed: the same for an evaluation that reaches the target far above the actors' returns, and needs a second
+    unconfirmed: the newest evaluation that reaches the target far above the actors' returns, and needs a second
         confirmation.
     """
 
@@ -199,7 +199,7 @@ class Judge:
                 f"{return_text(evaluation.mean_return)} is far above "
                 "those of the actors; it counts when they come closer, or another evaluator agrees"
             )
-            # Exploring actors of an honest run may be that far behind a greedy policy, for a moment.
+            # In an honest run, exploring actors may be that far behind a greedy policy for a moment.
             _log.info("unconfirmed evaluation of %s", self.unconfirmed)
             self._waiting = evaluation, training
             return False

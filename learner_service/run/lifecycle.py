@@ -77,7 +77,7 @@ class Lifecycle:
             self.export.url = ended.policy
         else:
             if ended is not None:
-                # The run has ended since the command, and should continue now.
+                # The run ended after the command, and should continue now.
                 self.commands.write(paused=False, stopped=False)
             Outcome.forget(self._directory)
 
@@ -184,7 +184,7 @@ class Lifecycle:
         """Begin to leave a run that is not over. Sets `ended` when everything is saved. No effect after a fault."""
         if self.wants_actors and not self.interrupted and self.fault is None:
             self.interrupted = True
-            _log.info("the run is interrupted: its learner was told to end")
+            _log.info("the run is interrupted, because its learner was asked to end")
             self.streams.stop_credit()
             self._finishing = asyncio.get_running_loop().create_task(self._leave())
 

@@ -106,8 +106,8 @@ class Preparation:
     async def reset(self, discard: bool) -> EnvironmentReset:
         """Forget the spec, and set the training's files aside. The next spec that fits is the run's.
 
-        discard: reset a run that has made progress. Without it such a run raises ConflictError. So does a run that is
-            over.
+        discard: reset a run that has made progress. Without it such a run raises ConflictError. A run that is over
+            always raises ConflictError.
         """
         self.lifecycle.require_here()
         if not self.lifecycle.wants_actors:
@@ -146,7 +146,7 @@ class Preparation:
                 # Shielded, so that an actor that leaves does not cancel the build for all others.
                 await asyncio.shield(building)
             except InvalidInputError as error:
-                # A refused spec of another actor does not refuse this one.
+                # The refusal of another actor's spec does not affect this actor's spec.
                 if built_for == spec:
                     raise InvalidInputError(str(error)) from None
         if spec != training.spec:
@@ -170,7 +170,7 @@ class Preparation:
         try:
             self.lifecycle.begin(training, graph)
         except Exception as error:
-            # Nothing would begin twice: without this fault, actors would wait forever.
+            # Without this fault, actors would wait forever, because the training is not begun twice.
             self.lifecycle.fail(error)
             raise
 
@@ -265,7 +265,10 @@ def begin_reset(directory: Path) -> Path:
 
 
 def finish_reset(directory: Path) -> None:
-    """Move what a reset under way has not moved yet. Raises InvalidInputError when its file is damaged, and OSError."""
+    """Move the files that a reset in progress has not moved yet.
+
+    Raises InvalidInputError when the file of the reset is damaged, and OSError.
+    """
     pending = read_either(directory / _PENDING)
     if pending is None:
         return

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 # Time limit of the last upload at the end of a run.
 _FINAL_UPLOAD_S = 10.0
-# Reports in a row whose absence makes an actor silent.
+# Number of successive missing reports after which an actor counts as silent.
 _MISSED_REPORTS = 3
 
 
@@ -55,7 +55,7 @@ class Run:
         node: str = "",
         stays_over: bool = False,
     ) -> None:
-        """stays_over: a finished run stays over unless its target or budget has changed. Otherwise it trains on."""
+        """stays_over: a finished run stays over unless its target or budget has changed. Otherwise it continues."""
         # Before anything is written.
         self._lock = locked(directory)
         with ExitStack() as refused:
@@ -69,10 +69,10 @@ class Run:
             checkpoints = Checkpoints(directory / "checkpoints", config.checkpoint.keep, config.checkpoint.new_networks)
             restored = checkpoints.load_newest(found) if resume else None
             values = restored.values if restored else {}
-            # A learner that may not continue the run has written nothing.
+            # Nothing is written before this check, because this learner may not be allowed to continue the run.
             check_same_run(config, values, identity.read_environment())
             if config.init_from is not None and restored is None:
-                # Its spaces are checked when the first actor has told those of the environment.
+                # The spaces of the other run are checked when the first actor has reported the environment's spaces.
                 with opened_source(config, directory, with_rows=False) as source:
                     check_settings(source, config)
             export.begin(identity.run_id)
@@ -119,7 +119,7 @@ class Run:
         if limit_s is not None and self.training is not None and self.records.clock.elapsed_s >= limit_s:
             self.lifecycle.finish(RunState.BUDGET_ENDED)
         if self._shares is not None and self.training is not None:
-            # An actor reports that often, also while its environments hang.
+            # An actor reports at this interval, even while its environments hang.
             silent_s = max(PATIENCE_S, _MISSED_REPORTS * self.records.config.actor.report_period_s)
             self.streams.tell_share(self._shares.update(*self.records.members.names("actor", silent_s)))
         if self.training is not None and self.lifecycle.wants_actors:

@@ -49,7 +49,7 @@ class ScalingSignal:
     """Measures both sides of the rate limiter. Lives on the event loop. A report costs a few additions.
 
     The actors' supply is counted by stored transitions. An actor's report only contains its waiting time, which is
-    limited by the elapsed time. So a false report has the weight of one actor.
+    limited by the elapsed time. A false report therefore has the weight of one actor only.
 
     samples_per_insert: target of the rate limiter. clock: monotonic seconds.
     demand: transitions per second that the learner uses while it does not wait; None if unknown.
@@ -173,5 +173,5 @@ class ScalingSignal:
 
 
 def _fraction(part: float, whole: float) -> float | None:
-    # Clipped, because the counts of the two ends may differ by a report.
+    # The share is clipped, because the counts of the two ends may differ by a report.
     return min(1.0, max(0.0, part / whole)) if whole > 0 else None

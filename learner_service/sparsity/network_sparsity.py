@@ -123,7 +123,7 @@ class NetworkSparsity:
     def _traced(self, network: Network, parameters: FlatParameters) -> dict[str, Traced]:
         device = parameters.vector.device
         seen, acted = self._spec.policy_observations, int(torch.Size(self._spec.actions.shape).numel())
-        # Two rows, as in the earlier check of a user's own layers.
+        # The batch has two rows, as in the earlier check of a user's own layers.
         examples = [torch.zeros((2, *seen.shape), dtype=getattr(torch, seen.dtype), device=device)]
         if network == "critic" and self._critic_takes_actions:
             examples.append(torch.zeros((2, acted), device=device))

@@ -89,7 +89,7 @@ class Topology:
         return False
 
     def _apply(self, moments: Sequence[Tensor]) -> None:
-        # Filled, because a multiplication would leave -0.
+        # The inactive weights are filled with 0, because a multiplication could leave -0.
         inactive = self.mask == 0
         for vector in (self.vector, *self.targets, *moments):
             vector.masked_fill_(inactive, 0.0)

@@ -67,7 +67,7 @@ def _forward(network: nn.Module, inputs: tuple[Tensor, ...]) -> _Seen:
         linear = isinstance(module, nn.Linear)
         positions = output.numel() // len(cast(Tensor, module.weight)) // len(inputs[0])
         if name in seen.layers:
-            # A second call: its units and its inputs no longer have a single position.
+            # In a second call of the layer, its units and inputs no longer have a single position.
             seen.layers[name] = Traced(positions + seen.layers[name].positions, None)
             for reader, traced in seen.layers.items():
                 if traced.source == name:

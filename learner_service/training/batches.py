@@ -32,7 +32,8 @@ def alike(senders: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
     starts = np.flatnonzero(np.append(True, sorted_senders[1:] != sorted_senders[:-1]))
     counts = np.diff(starts, append=len(senders))
     shares = np.zeros_like(counts)
-    # In the order of their numbers of rows, so that larger senders get the rows that smaller ones leave over.
+    # Senders are handled in order of their row counts, so that larger senders get the rows that smaller ones leave
+    # over.
     for done, actor in enumerate(np.argsort(counts, kind="stable")):
         shares[actor] = min(counts[actor], size // (len(counts) - done))
         size -= shares[actor]
@@ -73,7 +74,7 @@ class Batches(Protocol):
         """Make all updates on the fetched data. progress: used share of the run's environment steps."""
 
     def finish(self) -> None:
-        """Called after a `learn` whose loss is finite."""
+        """Called after each `learn` with a finite loss."""
         return
 
     @abstractmethod

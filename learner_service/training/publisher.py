@@ -174,7 +174,7 @@ class Publisher:
                     connected()
                     self._handle_receipt(wire.receipt_from_proto(response.receipt))
         except Exception as error:
-            # Done first: a snapshot that is offered later goes to the next stream.
+            # This comes first, because a snapshot that is offered later goes to the next stream.
             ended.set()
             self._raise_unless_stopped(error)
         finally:

@@ -92,7 +92,7 @@ def _newest(checkpoints: Path) -> Source:
                 source = _source(folder, checkpoints.parent)
             except InvalidInputError as error:
                 if not folder.exists():
-                    # Its learner has written a newer one.
+                    # The learner of that run has written a newer checkpoint meanwhile.
                     break
                 damaged[folder] = str(error)
                 continue

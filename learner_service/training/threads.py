@@ -40,7 +40,7 @@ _MOST_ROUNDS = 30
 # If a short operation is this many times as slow, its threads wait for a core that another program uses.
 _BUSY = 5.0
 _PROBES, _PROBED_NUMBERS = 20, 2**18
-# Minibatches of one call. Only a few, so that calls of large networks are short.
+# Number of minibatches of one call. It is small, so that calls of large networks are short.
 _MINIBATCHES = 2
 # With more parameters, only passes through the policy are measured. Updates would need seconds, mostly for products.
 _LARGEST_UPDATED = 1_000_000
@@ -58,7 +58,7 @@ def set_configured(config: RunConfig, limit: int | None = None) -> None:
     """Set the configured number of threads for all threads that start later. With `auto` it is 1 until `choose`.
 
     limit: the cores of this process; by default the number that the system reports. A larger number only gives a
-        warning. The updates are right, and a run with this number can continue on a machine with fewer cores.
+        warning. The updates are still correct, and the run can continue on a machine with fewer cores.
     """
     configured, limit = config.learner.torch_threads, limit or usable_cores()
     asked = 1 if configured == AUTO else configured

@@ -2,8 +2,8 @@
 
 Off-policy: during the updates on one batch, another thread draws the next batch. A batch has the minibatches of several
 updates. Therefore the priorities of a draw are one batch old, at most 16 updates. This is less than the delay between
-an actor's step and its arrival. A batch that was drawn ahead is dropped before a checkpoint. So this learner and a
-learner that restores the checkpoint continue with the same draws.
+an actor's step and its arrival. A batch that was drawn ahead is dropped before a checkpoint. This learner and a learner
+that restores the checkpoint therefore continue with the same draws.
 
 On-policy: the trainer gets a rollout from the queue and learns from it. Then it publishes a policy.
 """
@@ -175,8 +175,8 @@ class Trainer:
         with self.quantization_aware.applied(self.updates, steps):
             learned = batches.learn(min(1.0, steps / self.config.max_environment_steps))
         if not math.isfinite(learned.loss):
-            # No priority is set, and nothing is published or saved. The quantizer would refuse the policy, and actors
-            # would wait for a new one.
+            # After divergence, no priority is set, and nothing is published or saved. The quantizer would refuse the
+            # policy, and actors would wait for a new policy.
             raise InvalidInputError(
                 f"training has diverged: the loss after update {self.updates + learned.updates} is {learned.loss}; try "
                 "a smaller learning rate, or look for absurd numbers in observations and rewards"
@@ -192,7 +192,8 @@ class Trainer:
     def _normalize(self) -> None:
         """Set the normalizer to the mean and deviation of all counted observations.
 
-        Call it only together with updates. A resumed run gets its normalizer from the checkpoint, with its networks.
+        Call this method only together with updates. A resumed run gets its normalizer from the checkpoint, with its
+        networks.
         """
         moments = self.batches.buffer.observation_moments()
         if moments is not None:
@@ -201,7 +202,7 @@ class Trainer:
     def _save_if_asked_or_due(self) -> None:
         period = self.config.checkpoint.period_s
         due = self.clock() - self._saved_at >= period
-        # Read before writing: a request that comes meanwhile gets a later checkpoint.
+        # The requests are read before the write, so a request that comes meanwhile gets a later checkpoint.
         asked = self._saves_asked
         if not (due or asked > self._saves):
             return

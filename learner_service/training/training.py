@@ -1,4 +1,4 @@
-"""Builds the parts of a run that need the environment's spec: replay, algorithm, publisher, trainer, intake."""
+"""Builds the objects of a run that need the environment's spec: replay, algorithm, publisher, trainer, intake."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Training:
-    """The parts of a run that depend on its environment."""
+    """The objects of a run that depend on its environment: networks, replay, publisher, trainer."""
 
     config: RunConfig
     spec: EnvironmentSpec
@@ -78,10 +78,10 @@ class Training:
                 **values,
                 "environment": self.spec.environment_id,
                 "environment_arguments": self.spec.environment_arguments.to_text(),
-                # As configured, because the `name` of a user's class is no valid value of the flag.
+                # The configured name is saved, because the `name` of a user's class is not a valid value of the flag.
                 "algorithm": self.config.algorithm,
                 "sparsity": self.config.sparsity.topology,
-                # For runs that begin with these networks (training.warm_start).
+                # Runs that begin with these networks need these values (training.warm_start).
                 "spec": self.spec.to_json(),
                 "network_settings": self.config.network_settings,
                 "horizon": self.config.horizon,
@@ -100,12 +100,12 @@ class Training:
 
     @property
     def multi_step_since(self) -> int | None:
-        """As in `ReplayBuffer`; None without a replay."""
+        """See `ReplayBuffer.multi_step_since`; None without a replay."""
         return self.replay.multi_step_since if isinstance(self.replay, ReplayBuffer) else None
 
     @property
     def is_collecting(self) -> bool:
-        """Whether transitions are missing for updates, at first or after a loss; or there was no rollout yet."""
+        """Whether updates wait for data: at the start, after a loss of transitions, or before the first rollout."""
         if isinstance(self.replay, RolloutQueue):
             return self.trainer.updates == 0
         return self.replay.limiter.missing > 0
@@ -144,10 +144,9 @@ def build_training(
 ) -> tuple[Training, PolicyGraph]:
     """Build the training, from a checkpoint's `state` when there is one. Blocks for a second or two.
 
-    published: the newest known version of the run. Later versions are above it. source: a checkpoint of another run,
-    with whose networks a run without `state` begins.
-    Returns the training, not yet started, and the graph for its start. Raises UserError, and leaves nothing open, when
-    algorithm, environment, replay or checkpoint do not fit.
+    published: the newest known version of the run. Later versions are above it. source: a checkpoint of another run. A
+    run without `state` begins with its networks. Returns the training, not yet started, and the graph for its start.
+    Raises UserError, and leaves nothing open, when algorithm, environment, replay or checkpoint do not fit.
     """
     check_sizes(config, spec)
     config = with_goals(config, spec)
@@ -224,7 +223,7 @@ def _choose_threads(
     config: RunConfig, spec: EnvironmentSpec, algorithm: AnyAlgorithm, device: torch.device, values: Mapping[str, Any]
 ) -> Threads | None:
     """Set the number of torch's threads, for the algorithm's real precision. values: of the checkpoint, if any."""
-    # The trainer's thread starts later. It takes the number that was set last.
+    # The trainer's thread starts later, with the number of threads that was set last.
     learner = config.learner.model_copy(update={"precision": getattr(algorithm, "precision", FP32)})
     return choose(config.model_copy(update={"learner": learner}), spec, device, values.get("torch_threads"))
 

@@ -98,7 +98,7 @@ def compact(graph: Graph, parameters: Parameters, observations: Batch, options: 
 def check_read(model: bytes, policy: CompactVersion) -> None:
     """Compare the FP32 policy with the model that it was read from, on a few observations.
 
-    Raises InvalidInputError when an output differs. Then the reading of its weights has a fault.
+    Raises InvalidInputError when an output differs. The weights were then read wrongly.
     """
     parsed = onnx.ModelProto.FromString(model)
     set_ir_version(parsed)

@@ -15,7 +15,7 @@ from actorq.errors import UserError
 from actorq.quantization.graph import Graph, tensors_of
 from actorq.text import reason_of
 
-# Far above any policy. A larger file is a mistake and would fill the memory.
+# Far above the size of any policy. A larger file is a mistake and would fill the memory.
 MAX_FILE_BYTES = 1024**3
 RANDOM_ROWS = 256
 

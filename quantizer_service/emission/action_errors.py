@@ -14,13 +14,13 @@ Mask = NDArray[np.bool_]
 HIGHEST_MASK = -1e7
 # A value is a mask only if it is this many times lower than the lowest legal value of its row.
 _MASK_GAP = 100.0
-# Lower bound of a component's range, as a share of the widest component's range. Without it, noise would decide about a
-# component that hardly moves (docs/decisions/0063-own-ranges.md).
+# Lower bound of a component's range, as a share of the widest component's range. Without this bound, noise would
+# dominate a component that hardly moves (docs/decisions/0063-own-ranges.md).
 LEAST_SHARE = 0.01
 
 
 def legal_actions(expected: Array) -> Mask:
-    """Which components are legal in which row, bool[B, M], from the FP32 policy's output. At least one in each row.
+    """The legal components of each row, bool[B, M], from the FP32 policy's output. Each row has at least one.
 
     A masked component is at most `HIGHEST_MASK`, and far below the lowest other component of its row.
     """

@@ -47,8 +47,8 @@ class FidelityGate:
 def judge(report: FidelityReport, thresholds: GateConfig) -> Verdict:
     """Compare a report with the thresholds of its measure.
 
-    The measure is the KL divergence, mean and largest, for policies that output a distribution. Else it is agreement
-    for discrete actions, and mean and largest error for continuous ones.
+    The measure is the KL divergence, mean and largest, for policies that output a distribution. For other policies it
+    is agreement (discrete actions), or mean and largest error (continuous actions).
 
     A policy with other best actions passes if they lose hardly any value. Rounding may decide between two nearly equal
     actions (docs/decisions/0039-near-ties.md).

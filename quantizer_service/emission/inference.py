@@ -80,8 +80,8 @@ def checked_outputs(
 
     Raises InvalidInputError for an output that is not batch first or not finite.
 
-    masks: the first output has a value for each action. -inf marks a forbidden action, if the row has a legal one. It
-        becomes the lowest float32.
+    masks: the first output has a value for each action. -inf marks a forbidden action, if the row has a legal one. The
+        lowest float32 replaces it.
     """
     first = next(iter(outputs))
     return {name: _checked(each, name, rows, what, trial, masks and name == first) for name, each in outputs.items()}

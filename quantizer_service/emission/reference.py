@@ -51,7 +51,7 @@ class Reference:
             raise InvalidInputError(f"graph: expected {expected}, got {spans}")
 
     def _trial(self, graph: Graph) -> Outputs:
-        """The outputs on zeros. If that fails, on ones, because an integer may be a divisor."""
+        """The outputs on zeros. If zeros fail, the outputs on ones, because an integer may be a divisor."""
         parameters = {name: np.zeros(shape, np.float32) for name, shape in graph.parameters.items()}
         failures = []
         for make in (np.zeros, np.ones):
@@ -116,7 +116,7 @@ def _probe(graph: Graph, inner: frozenset[str]) -> ort.InferenceSession:
     """A session with these tensors as additional outputs."""
     model = onnx.ModelProto()
     model.CopyFrom(graph.model)
-    # Without a type: ONNX Runtime infers it.
+    # The output has no type, because ONNX Runtime infers the type.
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(inner))
     return inference.open_session(model.SerializeToString(), "graph", probe=True)
 

@@ -17,7 +17,7 @@ class NewestPolicies:
 
     def __init__(self, on_idle: Callable[[Variant], None] = lambda variant: None) -> None:
         self._newest: dict[Variant, EncodedPolicy] = {}
-        # By variant, so that a new policy wakes only the watchers of its variant.
+        # The watchers of each variant, so that a new policy wakes only these.
         self._watchers: dict[Variant, dict[Watcher, None]] = {}
         self._on_idle = on_idle
         self._closed = False

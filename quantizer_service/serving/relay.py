@@ -143,7 +143,7 @@ class Relay:
         old.close()
 
     def _leave(self, variant: Variant) -> None:
-        # Watchers of an old run call this too.
+        # Watchers of an old run call this method too.
         if variant not in self.policies.variants:
             self._stop((variant,))
 

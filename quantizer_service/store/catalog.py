@@ -65,8 +65,8 @@ class Catalog:
     def claim(self, run_id: str, learner: Lineage = UNCHECKED) -> tuple[int, tuple[bytes, ...]]:
         """The version above which the publisher must continue (0 for none), and the digests of the stored graphs.
 
-        Any version up to it may have been served, even if the process died before storing it. The first run that claims
-        the store owns it. Raises as PolicyStore.check does.
+        Any version up to this one may have been served, even if the process died before storing it. The first run that
+        claims the store owns it. Raises as PolicyStore.check does.
         """
         self.writer.claim(run_id, learner)
         return self._highest, tuple(self._store.graphs)
@@ -111,7 +111,7 @@ class Catalog:
         stored = partial(self._store.policy, version)
         policy = stored(variant) or self._missing(self._store.checkpoint(version), variant, stored)
         if self._writable is None:
-            # Kept in memory, because the store's writer may remove the version at any time.
+            # The policy is kept in memory, because the store's writer may remove the version at any time.
             self._served[version, variant] = policy
             while len(self._served) > _MAX_SERVED:
                 del self._served[next(iter(self._served))]

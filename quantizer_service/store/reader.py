@@ -57,7 +57,7 @@ class PolicyReader:
             raise UserError(
                 f"--store: cannot read {directory} ({error.strerror}); give the policies folder of a run"
             ) from None
-        # In this order, because a writer stores the run before its graphs, and a graph before its versions.
+        # The order of these reads matters: a writer stores the run before its graphs, and a graph before its versions.
         self.run_id, self.owner = self._load_run()
         self._load_graphs()
         self._load_versions(numbers)

@@ -37,8 +37,8 @@ _log = logging.getLogger(__name__)
 # The newest unused graphs are kept for later versions. The limit protects memory and disk from a faulty publisher.
 _MAX_UNUSED_GRAPHS = 8
 
-# Longer than nearly any evaluation. A client that needs more time asks again. A dead client holds a version no longer
-# than this.
+# Longer than nearly any evaluation. A client that needs more time renews its hold. The hold of a dead client ends after
+# this time.
 MAX_HOLD_S = 3600.0
 # More than the evaluators of a run. Each hold keeps the files of one version, which must not fill the disk.
 MAX_HOLDS = 16
@@ -240,7 +240,7 @@ class PolicyStore(PolicyReader):
         for digest in unused[:-_MAX_UNUSED_GRAPHS]:
             name = self._directory / "graphs" / digest.hex()
             with _writing(name):
-                # The description first, because a model without a description is ignored.
+                # The description is removed first, because a model without a description is ignored.
                 name.with_suffix(".json").unlink(missing_ok=True)
                 name.with_suffix(".onnx").unlink(missing_ok=True)
             del self.graphs[digest]
@@ -279,7 +279,7 @@ class Holds:
 
 def _write_policy(folder: Path, policy: Policy) -> None:
     path = folder / f"policy-{policy.descriptor.variant}.json"
-    # The descriptor last, because a model without a descriptor is ignored.
+    # The descriptor is written last, because a model without a descriptor is ignored.
     replace_file(path.with_suffix(".onnx"), policy.model)
     write_document(path, stored.descriptor_to_json(policy.descriptor), sync=False)
 

@@ -42,7 +42,7 @@ class Uint8Tensors:
     stretches: scale and zero point of each stretch, by the output of its first layer. They come from the tensor after
         the Relu if there is one. Its lowest integer then represents 0, so the layer's own clipping computes the Relu.
     tensors: the tensors of all stretches, including a Relu's input and output.
-    exits: those tensors that other nodes also read, as float.
+    exits: tensors of stretches that other nodes also read, as float.
     """
 
     def __init__(self, graph: Graph, layers: tuple[Layer, ...]) -> None:

@@ -32,7 +32,7 @@ class _Rounded(ABC):
         rows = contiguous(weight)
         errors = np.empty(len(rows), np.float32)
         for part in _chunks(rows):
-            # The difference first: float32 products of whole weights would lose the small error.
+            # The difference is computed first, because float32 products of whole weights would lose the small error.
             np.vecdot(rows[part] - self._restored(part, rows.shape[1]), mean, out=errors[part])
         return errors
 

@@ -24,9 +24,9 @@ _LARGEST_GROWTH = 4
 def fold_weights(model: onnx.ModelProto) -> None:
     """Replace nodes that compute float32 weights from constants with the computed weights, in place.
 
-    A computed weight gets the name of its largest float constant. It does not if that constant remains in use, or if
-    several such weights share it.
-    Raises InvalidInputError when a weight cannot be computed, or needs too much memory or time (see Footprint).
+    A computed weight gets the name of its largest float constant, unless that constant remains in use or belongs to
+    several computed weights. Raises InvalidInputError when a weight cannot be computed, or needs too much memory or
+    time (see Footprint).
     """
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}

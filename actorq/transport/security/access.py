@@ -67,7 +67,7 @@ class Gate:
         task = asyncio.current_task()
         if streaming and task is not None:
             self._streams[task] = identity
-            # Not in a `finally`: a canceled call leaves its generator to the garbage collector.
+            # A `finally` would be too late, because a canceled call leaves its generator to the garbage collector.
             context.add_done_callback(lambda _: self._streams.pop(task, None))
 
     def reason(self, error: BaseException) -> BaseException:

@@ -80,7 +80,7 @@ class _LiveDisplay:
 
 
 class PlainDisplay(AbstractContextManager["PlainDisplay", None]):
-    """A line every other second, and one for each event and each new evaluation."""
+    """A line every other second, and a line for each event and each new evaluation."""
 
     def __init__(self, view: RunView, file: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._view, self._file, self._clock = view, file, clock

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from typing import TypeVar
 
-# Maximum number of queued bytes. Beyond it, the newest are kept.
+# Maximum number of queued bytes. When the queue is full, the oldest texts are dropped.
 _MOST_BYTES = 2**20
 # Seconds that an interrupted command waits for its output to be read.
 _PATIENCE_S = 1.0

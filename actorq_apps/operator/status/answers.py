@@ -53,7 +53,8 @@ class RunWatch:
         finally:
             self._client.close()
             self.ended = True
-            # If the learner is gone or refuses, the run waits for its turn. Otherwise one refusal would cause another.
+            # If the learner is gone or refuses, the run waits for its next reconciliation. An immediate retry would be
+            # refused again.
             if self.newest is not None:
                 self._tell()
 

@@ -56,7 +56,7 @@ def new_events(observed: ObservedRun, after: Object, fault: Fault | None) -> lis
     worked = next((each for each in items(before, "conditions") if each.get("type") == "Ready"), {})
     said, earlier_said = ((each.get("reason"), _shape(str(each.get("message")))) for each in (ready, worked))
     if ready["status"] == "False" and said != earlier_said and ready["reason"] not in _NO_FAULTS:
-        # Once for each fault, however often it comes and goes. Again after the run has worked for long.
+        # Each fault is reported once, however often it recurs. It is reported again after the run has worked for long.
         key = [_about(observed, fault), _worked_since(observed, worked)]
         events.append(("Warning", ready["reason"], ready["message"], key))
     return [_event(observed, *each) for each in events]

@@ -108,9 +108,9 @@ def find_fault(observed: ObservedRun) -> Fault | None:
 
 
 def waits(pods: Sequence[Object], workloads: Sequence[Object]) -> bool:
-    """Whether actors, relays and evaluator must have no pods yet: a component that they wait for has no node.
+    """Whether actors, relays and evaluator must have no pods yet, because a component that they wait for has no node.
 
-    Once one of them may have pods, they keep them, even while the learner moves. workloads: the run's workloads.
+    Once they may have pods, they keep them, even while the learner moves. workloads: the run's workloads.
     """
     working = any(component_of(each) in WORKERS and part(each, "spec").get("replicas") != 0 for each in workloads)
     staying = [each for each in pods if not each["metadata"].get("deletionTimestamp")]

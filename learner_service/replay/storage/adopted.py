@@ -117,7 +117,7 @@ def _newest(log: SegmentDirectory, capacity: int) -> deque[Record]:
 def _whole_rows(record: Record, columns: Columns) -> list[Array] | None:
     """Copies of a segment's rows in all columns with a checksum; None when the segment is damaged or was overwritten.
 
-    The copies are checked, not the files: the learner of the other run may write to them at any time.
+    This function checks the copies, because the other run's learner may write to the files at any time.
     """
     rows = [column[record.start : record.stop].copy() for _, column in columns.checksummed]
     crc = 0

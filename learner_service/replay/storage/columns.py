@@ -17,7 +17,7 @@ from actorq.text import size_text
 from learner_service.replay.storage.description import description_files, require_same
 from learner_service.replay.storage.mapped_files import PAGE_BYTES, Machine, MappedFile
 
-# Columns that are also read where no segment was written. On some file systems (tmpfs) such reads need space too.
+# Columns that are also read in rows without a segment. On some file systems (tmpfs) such reads need space too.
 _WHOLE = ("flags", "priorities")
 
 # The largest age, in one byte. It limits the frame stack, which needs the start of its episode.
@@ -27,7 +27,7 @@ MAX_AGE = 255
 VALID = 1
 TERMINATED = 2
 TRUNCATED = 4
-# The first step of a segment that directly follows the previous segment. Not set in a step that only resets.
+# Marks the first step of a segment that directly follows the previous segment, unless the step only resets.
 FOLLOWS = 8
 
 

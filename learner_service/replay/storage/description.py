@@ -31,7 +31,7 @@ NEEDED_BY = {
         for name in each.names
     },
 }
-"""The reason for each further column, and the flags of a run with and without it."""
+"""The reason for each further column, and the flags of a run with and without this column."""
 _ELSEWHERE = "start this run in another directory, or remove this one to start empty"
 
 
@@ -51,7 +51,7 @@ def write_description(
 
 def _describe(spec: EnvironmentSpec, capacity: int, further: Sequence[Column]) -> dict[str, Any]:
     """The meaning of a replay's rows, as JSON values."""
-    # Without bounds and time limits, because they do not change the meaning of stored rows.
+    # Bounds and time limits are left out, because they do not change the meaning of stored rows.
     return {
         "format_version": FORMAT_VERSION,
         "contract": CONTRACT,
@@ -62,7 +62,7 @@ def _describe(spec: EnvironmentSpec, capacity: int, further: Sequence[Column]) -
         "actions": {"shape": list(spec.actions.shape), "dtype": np.dtype(spec.actions.dtype).str},
         "sizes": [*spec.sizes],
         "frame_stack": spec.frame_stack,
-        # Older descriptions have none of these.
+        # Older descriptions have none of these values.
         **({"leaves": [{**asdict(leaf), "shape": [*leaf.shape]} for leaf in spec.leaves]} if spec.leaves else {}),
         **({} if spec.goal is None else {"goal": vars(spec.goal).copy()}),
     }

@@ -147,7 +147,7 @@ class SegmentDirectory:
         self.total_transitions = record.cumulative_transitions
 
     def evict_oldest(self) -> Record:
-        """Remove the oldest record from the live ones, first on disk, then in memory."""
+        """Remove the oldest live record, first on disk, then in memory."""
         self._tail.write(self.live[1].index if len(self.live) > 1 else self.head)
         return self.live.popleft()
 

@@ -60,7 +60,7 @@ class Durability:
     def mark(self) -> Mark:
         """The present progress of the store, for `sync`."""
         if self._refused:
-            # After a failed write, the kernel treats the pages as written. So they must be changed again.
+            # After a failed write, the kernel treats the pages as written, so they must be marked as changed again.
             since = self.durable.index
             for record in takewhile(lambda record: record.index >= since, reversed(self._directory.live)):
                 self._columns.touch(record.start, record.stop)
@@ -80,7 +80,7 @@ class Durability:
         with self._syncing:
             if (mark.index, mark.oldest) > (self.durable.index, self.durable.oldest):
                 if mark.failures != self._failures:
-                    # The failed flush may have included pages of this mark, which nothing has changed since.
+                    # The failed flush may have included pages of this mark that have not changed since.
                     raise OSError(errno.EIO, "the previous flush has failed")
                 try:
                     self._columns.sync()
@@ -91,7 +91,7 @@ class Durability:
                     self._refused, self._failures = True, self._failures + 1
                     raise
                 self._refused, self.durable = False, mark
-            # Also written without new segments, because an earlier attempt may have failed.
+            # The table is also written without new segments, because an earlier attempt may have failed.
             if mark.index - self._saved_through >= self._directory.slots // 4:
                 save_sequences(self._table, mark.sequences, mark.index, mark.forgotten)
                 self._saved_through = mark.index

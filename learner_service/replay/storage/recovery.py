@@ -1,8 +1,8 @@
 """Decides which segments are kept when a replay's files are opened again.
 
 In the same boot of the machine, the page cache has everything that was written before the process ended. After a
-reboot, everything before the watermark is on the disk. Later pages reached the disk in any order. So the longest
-sequence of whole segments after the watermark is kept, and the rest is dropped. The actors can then send the rest
+reboot, everything before the watermark is on the disk. Later pages reached the disk in any order. The recovery
+therefore keeps the longest sequence of whole segments after the watermark. It drops the rest, which the actors can send
 again.
 
 A segment is whole when its record and its rows agree with their checksums. A damaged segment is skipped for good, and

@@ -1,9 +1,9 @@
 """Turns segments into rows of the replay ring, and writes the rows.
 
 A segment [T, N] with stacks of K frames takes N * (K + T) rows, environment by environment. Each environment has K - 1
-context rows for stacks only, then T rows of steps, then one row with the bootstrap observation. So the observation
-after a valid row i is always in row i + 1. That row is the next step, the bootstrap row, or a reset step. A reset step
-has the final observation of the ended episode. The stack of a step or bootstrap row is that row and the K - 1 rows
+context rows for stacks only, then T rows of steps, then one row with the bootstrap observation. The observation after a
+valid row i is therefore always in row i + 1. That row is the next step, the bootstrap row, or a reset step. A reset
+step has the final observation of the ended episode. The stack of a step or bootstrap row is that row and the K - 1 rows
 before it. A stack never extends beyond the start of its episode, which follows from the row's age. Each segment stores
 a frame only once, not once for each stack.
 """

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 _AHEAD_BYTES = 2**24
 _MIN_CAPACITY = 4
 _MIN_SEGMENTS = 64
-# A cap, because some segments are shorter than planned, for example when an actor ends.
+# The length has this upper bound, because some segments are shorter than planned, for example when an actor ends.
 _MOST_ROWS_PER_SEGMENT = 16
 
 
@@ -97,7 +97,7 @@ class ReplayStore:
         sent = columns_of(spec, columns.further)
         self._sent = {column.name for column in sent}
         self.batched = tuple(column for column in sent if column.name in columns.further and column.batched)
-        # For segments with the shape of the last one.
+        # The writer for segments with the shape of the last segment.
         self._writer: RowWriter | None = None
         self._lock = lock
         self._rows_ahead = max(1, _AHEAD_BYTES // columns.row_nbytes)
@@ -185,7 +185,7 @@ class ReplayStore:
         rows = segment_rows(segment.steps, segment.environments, self.spec.frame_stack)
         self._require_room(rows)
         start = self.segments.place(rows)
-        # First the steps that can fail, before anything is evicted.
+        # The steps that can fail come first, before anything is evicted.
         self._reserve(start + rows)
         self._cover_next_record()
         evicted = self.segments.make_room(start, start + rows)

@@ -122,7 +122,8 @@ def process_sinks(
     config: RunConfig, run_id: str, directory: Path, patience_s: float = _PATIENCE_S
 ) -> Iterator[ProcessSink]:
     """The sinks that the settings name. Raises UserError when a package is missing."""
-    # Without the settings of other algorithms, and without trackers' addresses, which may contain passwords.
+    # Settings of other algorithms are left out. Trackers' addresses are also left out, because they may contain
+    # passwords.
     others = {"telemetry", *ALGORITHMS} - {config.algorithm}
     settings = {name: value for name, value in config.model_dump(mode="json").items() if name not in others}
     parameters = dict(flat(settings, "."))

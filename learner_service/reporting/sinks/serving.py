@@ -38,9 +38,9 @@ class Tracker(Protocol):
 
 
 def serve(make: Callable[[Start], Tracker]) -> int:
-    """Pass rows to a tracker until standard input closes. The first failure ends it, with one line on standard output.
+    """Pass rows to a tracker until standard input closes.
 
-    Standard output has nothing else: the output of libraries goes to standard error.
+    The first failure ends the loop, with one line on standard output. The output of libraries goes to standard error.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         # The learner also gets these signals, and closes standard input when it has sent its last rows.
