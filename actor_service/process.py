@@ -128,7 +128,7 @@ class ActorService(Service):
         if self._fault is not None:
             raise self._fault
         if self._role.run_is_over:
-            # Otherwise Kubernetes would restart the container after its end.
+            # Without this wait, Kubernetes would restart the container after its end.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._linger_s):
                     await self._told_to_end.wait()

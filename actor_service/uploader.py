@@ -275,7 +275,7 @@ class Uploader:
             yield wire.upload_to_proto(wire.Reported(self.report(), sent))
 
     def _next_item(self, ended: threading.Event, until: float) -> Item | None:
-        """The next item with credit. None when there is none until time `until`, or the stream has ended."""
+        """The next item with credit. None when no item gets credit until time `until`, or when the stream has ended."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._may_send() or ended.is_set() or self._closed.is_set(), until - time.monotonic()

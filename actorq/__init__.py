@@ -40,7 +40,7 @@ ENVIRONMENT_PREFIX = "ACTORQ_"
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on demand. Services and commands import this package too, and need none of these names.
+    # These names are imported on demand, because services and commands import this package too and need none of them.
     if name in _DOORS:
         return getattr(import_module(_DOORS[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

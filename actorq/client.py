@@ -212,7 +212,7 @@ class LearnerClient(_Client):
     def reset_environment(self, discard: bool = False) -> EnvironmentReset:
         """Make the run forget the environment's spec. The run then uses the spec of the next actor.
 
-        discard: also reset a run that has made progress, and move its files aside. Without it such a run raises
+        discard: also reset a run that has made progress, and move its files aside. Otherwise, progress raises
             ConflictError.
         """
         request = learner_pb2.ResetEnvironmentRequest(discard=discard)

@@ -280,7 +280,7 @@ async def _serve(
     names = service.register(server.grpc_server)
     loop = asyncio.get_running_loop()
     if process.metrics:
-        # Never closed: the metrics stay available until the process ends.
+        # The server is never closed, so that the metrics stay available until the process ends.
         open_metrics(process.metrics, server.calls, service.metrics, service.alive, lambda: server.serving, loop)
     address = await server.start(names, ready=False, alive=service.alive)
     readiness = loop.create_task(_say_when_ready(service, server))
@@ -336,8 +336,8 @@ class _Drain:
     def end(self) -> None:
         """The service has ended and the exit code is final: ignore signals until the process ends.
 
-        When the event loop ends, it restores SIGTERM's default action, which kills the process. It also waits for all
-        threads of its executor, and one of them may hang.
+        When the event loop ends, it restores SIGTERM's default action, which kills the process. The loop also waits for
+        all threads of its executor, and one of them may hang.
         """
         self._ended = True
         if not self._draining:

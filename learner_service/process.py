@@ -182,7 +182,7 @@ class LearnerService(Service):
         """Write summary and outcome. Returns False when the disk refuses one of them."""
         written = self._summary_writes.attempt(partial(write_document, self._summary, summary, indent=2))
         if not written:
-            # The summary of an earlier life must not be mistaken for this one's.
+            # The summary of an earlier learner must not be mistaken for this learner's summary.
             with contextlib.suppress(OSError):
                 self._summary.unlink()
         return self._run.lifecycle.write_outcome() and written

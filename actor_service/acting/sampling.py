@@ -1,7 +1,7 @@
 """Draws actions from the distribution that a policy outputs, with their log probabilities.
 
-The environments wait for their actions at each step. So all arrays are made once, and most operations are on contiguous
-arrays of one dtype, which numpy starts fastest.
+The environments wait for their actions at each step. All arrays are therefore made once, and most operations use
+contiguous arrays of one dtype, which numpy starts fastest.
 """
 
 import math

@@ -176,8 +176,8 @@ class PooledEnvironments(Environments):
     def _columns_of(self, observations: Any, count: int) -> list[NDArray[Any]]:
         """The pool's observations as arrays [count, size] to concatenate.
 
-        For a DM Control task, EnvPool returns the observations of all tasks of the domain. Only the task's own are
-        used.
+        For a DM Control task, EnvPool returns the observations of all tasks of the domain. Only the observations of
+        this task are used.
         """
         parts = [observations[name] for name in self._parts] if self._parts else [observations]
         return [part.reshape(count, -1) for part in parts]

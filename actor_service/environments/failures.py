@@ -11,8 +11,7 @@ import numpy as np
 from actorq.plugins import Place, innermost
 from actorq.text import one_line
 
-# The exceptions of an environment, including those that it must not raise: `sys.exit` would end the actor without a
-# message.
+# All exceptions of an environment, including SystemExit: `sys.exit` would end the actor without a message.
 FAILURES = (Exception, SystemExit)
 
 _MOST_BYTES = 500

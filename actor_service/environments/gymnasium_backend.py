@@ -139,7 +139,7 @@ def _make(
     limit = origin.max_episode_steps if max_episode_steps is None else max_episode_steps
     if limit is not None and (not isinstance(limit, int) or not (limit or max_episode_steps is None) or limit >= 2**32):
         raise UserError(f"environment_args: max_episode_steps must be a whole number from 1 to 2^32 - 1, got {limit!r}")
-    # A step limit of the batch costs less than a limit in each environment, but a wrapper may need the latter.
+    # A step limit of the batch costs less than a limit in each environment, but a wrapper may need its own limit.
     make_one = _single(origin, environment_id, rendered, wrappers, (wrappers and limit) or -1, keywords)
     first = make_one()
     known = first.spec

@@ -36,7 +36,8 @@ class Step(NamedTuple):
     terminated, truncated, valid: bool[N], as in `actorq.domain.trajectory.Segment`
     episodes:     the episodes that ended with this step
     faults:       the failed environments. Their row is not valid; only its observation counts, which begins a new
-                  episode. The row before is not marked as an end, so the caller must end the episode there.
+                  episode. The environment's previous row is not marked as an end, so the caller must end the episode
+                  there.
     """
 
     observations: NDArray[Any]

@@ -118,7 +118,7 @@ def _unfit(descriptor: PolicyDescriptor) -> str:
 
 
 def _some(observations: ArraySpec, batch: int) -> NDArray[Any]:
-    """Random observations for timing. They are neither constant nor denormal, which would distort the times."""
+    """Random observations for timing, neither constant nor denormal, because such values would distort the times."""
     rng, shape, dtype = np.random.default_rng(0), (batch, *observations.shape), np.dtype(observations.dtype)
     if observations.leaves:
         return np.ones(shape, np.uint8)

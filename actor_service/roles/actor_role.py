@@ -148,7 +148,7 @@ class ActorRole:
         if not self._evaluating.acquire(blocking=False):
             raise ExhaustedError(f"{self.name} runs an evaluation already; try again when it is done")
         try:
-            # As many rows as the actors have, because the dynamic int8 ranges depend on them.
+            # The call has as many rows as the actors' calls, because the dynamic int8 ranges depend on them.
             with closing(self._episodes(self._spec, wanted.episodes, self._requested_call, self._batch)) as runner:
                 policy = runner.load(self._policy(self._spec, wanted.scheme or self._acting_scheme, wanted.version))
                 if self._record is None:

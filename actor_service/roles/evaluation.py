@@ -47,7 +47,8 @@ class EvaluationEpisodes:
     watched: context of each call to the environments, for a watchdog.
     sampling: how actions are drawn; empty for greedy actions.
     rows: observations per call of the policy, a divisor of the number of environments; 0 for all. A quantized policy's
-        dynamic ranges cover the rows of a call. So the policy acts as in actors with this number of environments.
+        dynamic ranges cover the rows of a call. The policy therefore acts as in actors with this number of
+        environments.
     """
 
     environments: Environments

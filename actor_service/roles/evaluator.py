@@ -70,8 +70,8 @@ class Evaluator(Participant):
 
     def _work(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
         run = membership.run
-        # As many rows as the actors have. Dynamic ranges cover a call's rows, so another number would change the
-        # policy.
+        # The call has as many rows as the actors' calls. Dynamic ranges cover all rows of a call, so another number
+        # would change the policy.
         episodes = self._episodes(spec, run.evaluation_episodes, self._own_call, run.environments_per_actor)
         seeds = np.random.default_rng(membership.seed)
         sequence = 0

@@ -1,4 +1,4 @@
-"""Selects the versions for an evaluator: one per period of updates, and those that the learner requests."""
+"""Selects the versions for an evaluator: one per period of updates, and the versions that the learner requests."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

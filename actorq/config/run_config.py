@@ -168,7 +168,7 @@ class RunConfig(Settings):
     def check_rollouts(self, rollout_size: int, batch_size: int, frame_stack: int = 1) -> None:
         """Raise ValueError for a queue that could never deliver a rollout or would block actors.
 
-        Also raises it for settings that need a replay. rollout_size, batch_size: of the run's on-policy algorithm.
+        Raise it also for settings that need a replay. rollout_size, batch_size: of the run's on-policy algorithm.
         """
         algorithm, queue, actor = self.algorithm, self.queue, self.actor
         for name, used in (
@@ -397,7 +397,7 @@ class RunConfig(Settings):
 
     @property
     def asks_for_greedy_actions(self) -> bool:
-        """Whether actors send the policy's actions without noise. With discrete actions they never do."""
+        """Whether actors send the policy's actions without noise. Actors with discrete actions never do."""
         return self._has(self.dynamic_capacity.enabled)
 
     def further_columns(self, sampled: bool) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ MAX_SEGMENT_STEPS = 2**20
 MAX_QUEUED_SEGMENTS = 65_536
 MAX_REPORT_PERIOD_S = 86_400.0
 MAX_PATIENCE_S = 3_600.0
-# As many as fit into a segment's bytes.
+# At most as many spans and episodes as fit into a segment's bytes.
 MAX_SPANS = 32_768
 MAX_SEGMENT_EPISODES = 65_536
 MAX_EVALUATION_EPISODES = 10_000

@@ -1,8 +1,8 @@
 """Infers shapes in graphs that compute shapes, by evaluating everything that depends on constants and known sizes.
 
 ONNX's inference has a similar step (data_prop). That step creates a shape of 2^30 sizes if ConstantOfShape requests it.
-It also lacks Where and Equal, which exporters use to expand a tensor to the batch. This module computes at most `_MOST`
-numbers of each tensor.
+ONNX's step also lacks Where and Equal, which exporters use to expand a tensor to the batch. This module computes at
+most `_MOST` numbers of each tensor.
 """
 
 import math
@@ -26,7 +26,7 @@ _MOST = 64
 _ROUNDS = 17
 
 
-# Operators without shape inference of their own in some opsets. Their output has the shape of their input.
+# Operators that lack shape inference in some opsets. Their output has the shape of their input.
 _SAME_SHAPE = ("GroupNormalization", "MeanVarianceNormalization")
 
 

@@ -1,4 +1,4 @@
-"""Lists the operators that a policy's graph may contain: those of networks, without control flow.
+"""Lists the operators that a policy's graph may contain: the operators of networks, without control flow.
 
 A graph comes from a peer and runs here. An operator is allowed only if the shapes of its tensors determine its cost
 (see footprint). This excludes loops, branches, subgraphs, sequences, strings and random numbers.

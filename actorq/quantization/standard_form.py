@@ -90,7 +90,7 @@ class _Form:
         zero_points = [zero_point, weight_zero_point] if weight_zero_point else [zero_point]
         self._make("MatMulInteger", [integers, weight, *zero_points], [f"{at}:int32"])
         self._make("Cast", [f"{at}:int32"], [f"{at}:sum"], to=TensorProto.FLOAT)
-        # The order of operations is that of ONNX Runtime.
+        # The operations have the same order as in ONNX Runtime.
         self._make("Mul", [scale, weight_scale], [f"{at}:unit"])
         self._make_with_bias("Mul", [f"{at}:sum", f"{at}:unit"], bias, at)
 

@@ -31,8 +31,8 @@ class TrainingForm:
     inputs: rounding of its inputs; None if they are float or rounded in blocks.
     outputs: rounding of its outputs; None if they are float.
     block: number of successive inputs that share a scale, for 4-bit weights and int8 inputs; 0 for int8 weights.
-    largest_bias: bound of a bias that is an integer in units of input scale times weight scale. It is a lower bound for
-        these scales. 0 for a float bias.
+    largest_bias: bound of a bias that is an integer in units of input scale times weight scale. The bound limits these
+        scales from below. 0 for a float bias.
     per_channel: whether int8 weights have one scale per output channel instead of one in total.
     """
 

@@ -28,8 +28,8 @@ class HighWaterMark:
     path: the file of the mark; the first `reserve` creates it.
     known: the highest number that other files prove to be used; 0 for none.
 
-    A damaged mark is logged and replaced, and numbers continue `LEAP` above. So is a missing mark if numbers are known.
-    Only one thread may call `reserve` and `close`.
+    A damaged mark is logged and replaced, and numbers continue `LEAP` above. A missing mark is treated in the same way
+    if numbers are known. Only one thread may call `reserve` and `close`.
     """
 
     def __init__(self, path: Path, known: int) -> None:

@@ -58,13 +58,14 @@ def _normal(host: str) -> str:
 class Traffic:
     """Bytes of received messages, by connection. For one thread, except `snapshot`.
 
-    Connections without a call stay known, because they may start another call. Only the newest of these are kept.
+    Connections without a call stay known, because they may start another call. Only the newest such connections are
+    kept.
     """
 
     def __init__(self) -> None:
         self._bytes: dict[str, int] = {}
         self._calls: dict[str, int] = {}
-        # Connections without a call; the one whose call ended last is at the end.
+        # Connections without a call, in the order in which their last calls ended.
         self._idle: OrderedDict[str, None] = OrderedDict()
 
     def begin(self, peer: str) -> None:
@@ -134,7 +135,7 @@ class FloodGuard:
         self._clock = clock
         self._calm_bytes = self._memory()
         self._calm_scans = 0
-        # Received bytes, and those of messages, at the start of the window.
+        # All received bytes, and the bytes of messages, at the start of the window.
         self._begin: dict[Peer, tuple[int, int]] = {}
         self._began_at = 0.0
         # The time at which a connection of each address was closed.

@@ -81,7 +81,7 @@ def server_options(limits: ServerLimits) -> list[tuple[str, int]]:
 
 def _spare_descriptors() -> int:
     """File descriptors that connections may use. Enough others remain for files."""
-    import resource  # Not available on Windows, and only servers need it.
+    import resource  # This module is not available on Windows, and only servers need it.
 
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(most - _OWN_DESCRIPTORS, most // 2) if most >= 0 else 2**31 - 1

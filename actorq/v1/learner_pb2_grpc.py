@@ -106,8 +106,8 @@ class LearnerServiceServicer:
         reports about itself. The learner answers with acknowledgements (stored segments, which survive a crash of the
         learner), durable sequences (which also survive a power cut), credits (how far the actor may send) and directives.
         When the stream breaks, also with UNAVAILABLE because the learner moves, the actor keeps its queue, opens a new
-        stream and continues after the last stored sequence. After a power cut that is lower than the last acknowledged
-        one. The learner drops duplicates, so that each segment is stored exactly once.
+        stream and continues after the last stored sequence. After a power cut, this sequence may be lower than the last
+        acknowledged one. The learner drops duplicates, so that each segment is stored exactly once.
         Too many evaluations end the stream with RESOURCE_EXHAUSTED. The evaluator sends them again later.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

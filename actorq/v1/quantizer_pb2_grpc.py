@@ -112,8 +112,8 @@ class QuantizerServiceServicer:
     def HoldPolicy(self, request, context):
         """Keep a version retained during its evaluation, for any number of newer versions. The hold ends in three cases: the
         learner sends the version's evaluation (the version then stays if it is among the best); the granted time is over;
-        the quantizer restarts. Another request for the same version replaces the time. At most 16 versions are held; one
-        more replaces the hold with the oldest request. NOT_FOUND when the version is not retained, FAILED_PRECONDITION
+        the quantizer restarts. Another request for the same version replaces the time. At most 16 versions are held; a
+        further hold replaces the hold with the oldest request. NOT_FOUND when the version is not retained, FAILED_PRECONDITION
         from a read-only quantizer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

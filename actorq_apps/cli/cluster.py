@@ -203,7 +203,7 @@ def _scale(arguments: Sequence[str]) -> None:
     if len(found) > 1:
         runs = ", ".join(sorted(run_of(each) or name_of(each) for each in found))
         raise UserError(f"namespace {cluster.namespace} has actors of {runs}: choose one with --run")
-    # The operator resets the Deployment's number of pods to that of the TrainingRun.
+    # The operator resets the Deployment's number of pods to the number in the TrainingRun.
     is_owned = bool(items(found[0]["metadata"], "ownerReferences"))
     scaled = (*TRAINING_RUN, run_of(found[0])) if is_owned else ("apps/v1", "Deployment", name_of(found[0]))
     before = cluster.scale(*scaled, given.replicas)

@@ -1,4 +1,4 @@
-"""`actorq reset-environment`: makes a run forget its environment's spec, if its first actor reported a wrong one."""
+"""`actorq reset-environment`: makes a run forget its environment's spec, if its first actor reported a wrong spec."""
 
 from collections.abc import Sequence
 

@@ -89,7 +89,7 @@ def delete(cluster: Cluster, delete_volume: bool, say: Callable[[str], None]) ->
 
 
 def _labeled(cluster: Cluster, run: str) -> list[Object]:
-    """The objects with a run's label, regardless of their creator; those of all runs for an empty name."""
+    """The objects with a run's label, regardless of their creator; the objects of all runs for an empty name."""
     return [
         each
         for api_version, kinds in _KINDS.items()

@@ -27,7 +27,7 @@ class RecordedEnd:
 
 
 def is_training_run(cluster: Cluster, workloads: Sequence[Object]) -> bool:
-    """Whether a TrainingRun owns the workloads of the cluster's run. Without workloads: whether one exists."""
+    """Whether a TrainingRun owns the workloads of the cluster's run; without workloads, whether it exists."""
     if workloads or not cluster.run:
         owners = [owner for each in workloads for owner in items(each["metadata"], "ownerReferences")]
         return any(owner.get("kind") == TRAINING_RUN[1] for owner in owners)

@@ -102,7 +102,7 @@ class _Server:
             )
 
     def _fork(self, theirs: socket.socket) -> int:
-        """Fork a server for one command. Its descriptors, signals and environment are those of a new program."""
+        """Fork a server for one command. Its descriptors, signals and environment are the same as in a new program."""
         # Otherwise the fork would write the buffered output again.
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):

@@ -58,7 +58,7 @@ class _Phase(Enum):
 
 
 class Supervisor:
-    """Runs `services` in the given order and restarts those that die. Actors start once the learner serves.
+    """Runs `services` in the given order and restarts services that die. Actors start once the learner serves.
 
     Four events end the run: the learner's exit code says so, a process reports a user's error, a process dies too
     often, or a signal arrives. The learner ends first, because it saves the run. The others follow. Each has `drain_s`

@@ -50,7 +50,7 @@ def secret_name(run: TrainingRun, role: str) -> str:
 
 
 def certificates(secret: Object) -> Certificates | None:
-    """The certificates in a secret, such as that of the role operator; None when it has none."""
+    """The certificates in a secret, such as the secret of the role operator; None when it has no certificates."""
     issued, authority = _issued(secret), _decoded(secret, "ca.crt")
     return Certificates(authority, issued.certificate, issued.key) if issued and authority else None
 

@@ -1,4 +1,4 @@
-"""Checks which Secrets the pods of a run may read: only those that their owner has labeled for runs."""
+"""Checks which Secrets the pods of a run may read: only Secrets that their owner has labeled for runs."""
 
 from actorq.errors import UnavailableError, UserError
 from actorq_apps.cluster.connection import Cluster, UnreachableError

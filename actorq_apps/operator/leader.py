@@ -1,7 +1,7 @@
 """Leader election among the operator's replicas, with a Lease of Kubernetes.
 
 A holder renews its Lease. Another replica takes over after `duration_s` seconds without a change. It measures this time
-with its own clock, because the clocks of two machines differ. The method is that of client-go's leaderelection.
+with its own clock, because the clocks of two machines differ. The method is the same as in client-go's leaderelection.
 """
 
 import logging

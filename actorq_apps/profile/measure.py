@@ -61,7 +61,7 @@ class Figures:
         count = environments or config.environments_per_actor
         loop = _size(self.actor, count)["loop_s"][scheme] / (count * valid)
         episodes = config.evaluation.episodes * (self.max_episode_steps or _DEFAULT_EPISODE_STEPS)
-        # A segment's cost is mostly that of its message. A segment of more environments therefore costs no more.
+        # A segment's cost is mostly the cost of its message. A segment of more environments therefore costs no more.
         fewer = config.environments_per_actor / count
         # An update takes longer while actors run. The extra time blocks the interpreter for the trainer.
         versions = self.learner["version_s"] / self.workload.updates_per_version

@@ -201,7 +201,7 @@ class ClusterRuns:
 
 
 def _progress(status: Mapping[str, Any], known: Progress) -> Progress:
-    """The progress in a status. Its evaluations are those that this process has seen."""
+    """The progress in a status, with the evaluations that this process has seen."""
     steps = int(status.get("environmentSteps") or 0)
     points, mean_return = known.evaluations, status.get("return")
     if mean_return is not None:

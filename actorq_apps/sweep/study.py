@@ -57,7 +57,7 @@ class Study:
     def __init__(
         self, journal: Path, space: Space, objective: Objective, sampler: str, pruner: str, seed: int, several: bool
     ) -> None:
-        # Optuna's log lines would appear between those of the sweep.
+        # Optuna's log lines would appear between the lines of the sweep.
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._space = space.distributions()
         self._objective = objective

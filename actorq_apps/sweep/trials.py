@@ -50,7 +50,7 @@ class Trial:
 
 
 def own_urls(config: RunConfig, name: str) -> dict[str, Value]:
-    """The object storage URLs of a run by setting: separate folders below those of the sweep.
+    """The object storage URLs of a run by setting: separate folders below the sweep's folders.
 
     Runs that share a URL would continue each other's checkpoints, and overwrite each other's policies.
     """
@@ -119,7 +119,7 @@ class Backend(Protocol):
         """End all runs so that they can continue later, and wait for that. A further signal ends them at once."""
 
     def keep_best(self, trial: Trial, folder: Path) -> str:
-        """Put the files of the best run into a folder. They replace those of an earlier best run.
+        """Put the files of the best run into a folder. They replace the files of an earlier best run.
 
         Returns a line that says where its policy is.
         """

@@ -92,5 +92,5 @@ class IMPALA(PolicyGradient):
 
     @property
     def flops(self) -> Flops:
-        """FLOPs of one update, without those of the last observations of trajectories."""
+        """FLOPs of one update, without the FLOPs of the last observations of trajectories."""
         return Flops(action=self._pi.cost, update=self.batch_size * (3 * (self._pi.cost + self._v.cost)))

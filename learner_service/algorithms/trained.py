@@ -105,7 +105,7 @@ class Minimizer:
         if self.topology is not None:
             self.topology.begin_from(topology)
         elif topology:
-            raise RuntimeError("its networks are sparse, and those of this run are dense")
+            raise RuntimeError("its networks are sparse, and the networks of this run are dense")
 
 
 class TrainedNetwork(Minimizer, Generic[M]):

@@ -29,7 +29,7 @@ def is_wide(weight: Tensor) -> bool:
 
 
 class Bfloat16Weight:
-    """The bfloat16 copy of a weight. It is renewed after each change of the weight.
+    """The bfloat16 copy of a weight. The copy is renewed after each change of the weight.
 
     vector: the vector that the weight is a view of (parameters.py). torch counts their changes separately.
     """

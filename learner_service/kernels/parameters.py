@@ -38,7 +38,7 @@ class FlatParameters:
             parameter.data, parameter.grad = values.view(parameter.shape), gradient.view(parameter.shape)
         layers = (layer for module in modules for layer in module.modules() if isinstance(layer, WritesGradients))
         self._written = [written for layer in layers for written in layer.write_gradients()]
-        # The parts of the gradient that autograd accumulates: those of all other parameters.
+        # The parts of the gradient that autograd accumulates: the gradients of all other parameters.
         places = {id(written.parameter) for written in self._written}
         self._accumulated, start = [], 0
         for by_autograd, together in groupby(parameters, lambda parameter: id(parameter) not in places):

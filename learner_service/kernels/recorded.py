@@ -44,9 +44,9 @@ class Recorded:
     """A function that is recorded when it is first called with inputs of a shape. Call it on one thread.
 
     function: its arguments are tensors on `device`, batches of tensors, and None; it returns tensors. Other values that
-        it reads must not change, except tensors that are changed in place, such as parameters. It may also depend on
-        whether torch has one thread or more. Python's numbers become constants. It writes only to memory that it has
-        not read before, such as gradients.
+        it reads must not change, except tensors that are changed in place, such as parameters. The operations may also
+        depend on whether torch has one thread or more. Python's numbers become constants. It writes only to memory that
+        it has not read before, such as gradients.
     kind: maps a number of rows to its kind. Numbers of one kind have the same operations and share a recording. By
         default each number of rows has its own kind. Only for the CPU.
     device: the CPU by default.
@@ -132,7 +132,8 @@ def record(function: Function, inputs: Sequence[Input]) -> Function:
     tensors = _given(inputs)
     with _Recorder(tensors) as recorder:
         results = [recorder.place(each) for each in function(*inputs)]
-    # Tensors from outside of the function become inputs too. Otherwise TorchScript may compute with them only once.
+    # Tensors from outside of the function become inputs too. Otherwise TorchScript may compute with these tensors only
+    # once.
     places, given = zip(*recorder.given, strict=True)
     own = [each.detach() for each in given[len(tensors) :]]
     repeat = _scripted(places, recorder.calls, results)

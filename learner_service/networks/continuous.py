@@ -49,7 +49,7 @@ class GaussianPolicy(ContinuousPolicy):
     """tanh of a Gaussian with independent components (arXiv 1812.05905). A ReLU MLP gives means and deviations.
 
     forward: observations [B, *policy_observations] of the environment's dtype and standard normal noise float32[B, A]
-        -> actions float32[B, *action]. Without noise, or with noise of zeros, the actions are those of the means.
+        -> actions float32[B, *action]. Without noise, or with noise of zeros, the actions follow from the means.
     """
 
     outputs_each = 2

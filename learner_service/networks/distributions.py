@@ -92,7 +92,7 @@ class DiagonalGaussianPolicy(ContinuousPolicy):
     ) -> None:
         super().__init__(spec, *given, **options)
         self._squash = squash
-        # Not named like the output, because parameters are inputs of the graph under their names.
+        # The parameter is not named like the output, because parameters are inputs of the graph under their names.
         self.shared_log_std = nn.Parameter(torch.full((self.scale.components,), log_std))
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor, Tensor]:

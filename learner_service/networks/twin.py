@@ -133,8 +133,7 @@ def batched_mlps(x: Tensor, *parameters: Tensor, in_bfloat16: Sequence[bool] = (
 def _forward(
     x: Tensor, active: Sequence[_Active], copies: _Copies, parameters: Sequence[Tensor]
 ) -> tuple[Tensor, list[Tensor], list[Tensor | None]]:
-    """Values, float32[critics, B], and the tensors for the backward pass: first those of critic 1, then those of critic
-    2.
+    """Values, float32[critics, B], and the tensors for the backward pass, first of critic 1, then of critic 2.
 
     These are the outputs of each hidden layer, float32[B, units], and its inputs in bfloat16; None in float32.
     """

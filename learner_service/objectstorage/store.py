@@ -57,7 +57,8 @@ class ObjectStore:
         with self._one_line(), contextlib.suppress(self._errors.AlreadyExistsError):
             self._obstore.put(self._store, name, data, use_multipart=False, mode="create")
         # Some services ignore the condition, and the last writer wins. An existing object may be ours, from an attempt
-        # whose answer was lost. So each writer reads the object again. A longer object belongs to another writer.
+        # whose answer was lost. Each writer therefore reads the object again. A longer object belongs to another
+        # writer.
         with contextlib.suppress(InvalidInputError):
             return self.get(name, len(data)) == data
         return False

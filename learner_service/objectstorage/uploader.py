@@ -137,7 +137,7 @@ class Uploader:
         except (ActorQError, OSError) as error:
             _log.info("the best policy is not uploaded yet: %s", error)
         at = self._clock()
-        # Otherwise damaged copies would soon replace all whole copies.
+        # Without this check, damaged copies would soon replace all whole copies.
         require_whole_documents(self._volume.directory)
         resets = self._volume.resets
         files = self._read()

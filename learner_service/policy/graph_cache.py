@@ -36,8 +36,8 @@ def fingerprint(policy: nn.Module, examples: Mapping[str, Tensor]) -> str:
     """A digest of the torch calls in a forward pass, and of their tensors.
 
     policy: on the CPU, in eval mode. examples: its inputs, by name and in order.
-    Parameters and buffers count with name, shape and dtype. All other tensors count with their values. So training does
-    not change the digest, but changes of code, layers or constants do.
+    Parameters and buffers count with name, shape and dtype. All other tensors count with their values. Training
+    therefore does not change the digest, but changes of code, layers or constants do.
 
     Raises the policy's own errors, and TypeError when it calls a torch function without a name. Raises RuntimeError or
     TypeError for a tensor without bytes, such as a sparse tensor.

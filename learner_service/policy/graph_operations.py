@@ -1,6 +1,6 @@
 """The table of PyTorch calls that `graph_writer` can turn into ONNX nodes.
 
-The nodes equal those of PyTorch's exporter, because the quantizer's rules expect them.
+The nodes equal the nodes of PyTorch's exporter, because the quantizer's rules expect them.
 """
 
 from collections.abc import Callable, Mapping, Sequence

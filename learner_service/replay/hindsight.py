@@ -15,8 +15,8 @@ from learner_service.replay.storage.store import ReplayStore
 class OtherGoals:
     """Each drawn transition keeps its own goal or gets one of the stored copies, all with the same probability.
 
-    names: of the columns of the copies. rng: draws the goals. It is the sampler's own, so that a checkpoint has its
-        state.
+    names: of the columns of the copies. rng: draws the goals. The generator belongs to the sampler, so that a
+        checkpoint has its state.
     """
 
     goal: Goal

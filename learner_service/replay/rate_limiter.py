@@ -24,10 +24,10 @@ class RateLimiter:
     sample is the smallest waiting one, or without any the last requested one.
 
     Proof. Suppose that neither side can move. Each reservation is used or released within a bounded time, because
-    `Credits` leases reservations and the intake uses up those of received segments. So nothing is outstanding in the
-    end. The rule then admits an insert, a contradiction. There is no livelock, because each inserted transition raises
-    diff by samples_per_insert > 0, and no sample lowers it meanwhile. The excess is bounded by the one insert that the
-    rule admits, because diff was below the sampler's limit before.
+    `Credits` leases reservations and the intake uses up those of received segments. Nothing is therefore outstanding in
+    the end. The rule then admits an insert, a contradiction. There is no livelock, because each inserted transition
+    raises diff by samples_per_insert > 0, and no sample lowers it meanwhile. The excess is bounded by the one insert
+    that the rule admits, because diff was below the sampler's limit before.
 
     Thread-safe. Listeners are called without the lock, on the thread whose call made inserts possible.
 

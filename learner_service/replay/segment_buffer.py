@@ -28,7 +28,8 @@ _log = logging.getLogger(__name__)
 class SegmentBuffer(ABC):
     """Stores segments. Thread-safe. The buffer owns the store and closes it.
 
-    Before an insert call `limiter.try_reserve`. It is outside the buffer's lock, so no side waits while holding it.
+    Before an insert call `limiter.try_reserve`. The limiter is outside the buffer's lock, so neither side waits while
+    it holds the lock.
 
     limiter: admits inserts and samples. moments: None when no statistics of observations are needed.
     spec: of the environment. directory: of the store's files. machine: its functions that the store uses.

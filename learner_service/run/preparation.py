@@ -106,8 +106,8 @@ class Preparation:
     async def reset(self, discard: bool) -> EnvironmentReset:
         """Forget the spec, and set the training's files aside. The next spec that fits is the run's.
 
-        discard: reset a run that has made progress. Without it such a run raises ConflictError. A run that is over
-            always raises ConflictError.
+        discard: reset a run that has made progress. Otherwise, progress raises ConflictError. A run that is over always
+            raises it.
         """
         self.lifecycle.require_here()
         if not self.lifecycle.wants_actors:

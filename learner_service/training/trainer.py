@@ -1,9 +1,9 @@
 """The training loop: wait for data, learn, publish, save. One thread owns the algorithm.
 
 Off-policy: during the updates on one batch, another thread draws the next batch. A batch has the minibatches of several
-updates. Therefore the priorities of a draw are one batch old, at most 16 updates. This is less than the delay between
-an actor's step and its arrival. A batch that was drawn ahead is dropped before a checkpoint. This learner and a learner
-that restores the checkpoint therefore continue with the same draws.
+updates. Therefore the priorities of a draw are one batch old, at most 16 updates. This delay is shorter than the delay
+between an actor's step and its arrival. A batch that was drawn ahead is dropped before a checkpoint. This learner and a
+learner that restores the checkpoint therefore continue with the same draws.
 
 On-policy: the trainer gets a rollout from the queue and learns from it. Then it publishes a policy.
 """

@@ -38,7 +38,7 @@ class Turn:
         self.replaced.set()
 
     def reason(self) -> ActorQError:
-        """The error for the replaced publisher. It may reconnect only if a stream of its own process replaced it."""
+        """The error for the replaced publisher, which may reconnect only if its own process has replaced it."""
         if self.learner.process in (0, self._by.process):
             return UnavailableError("another publisher of the run has opened its stream; only the newest is served")
         return superseded()

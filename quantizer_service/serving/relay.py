@@ -1,6 +1,6 @@
 """A relay: serves the policies of a quantizer or of another relay to its own watchers, from memory.
 
-It has one upstream stream for each watched variant, and keeps the newest policy of each as the received bytes.
+A relay has one upstream stream for each watched variant, and keeps the newest policy of each as the received bytes.
 """
 
 import asyncio

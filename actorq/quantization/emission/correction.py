@@ -5,14 +5,15 @@ There are two corrections, in this order. W' denotes the weights after rounding.
 - Linear layers of at most `MOST_INPUTS` inputs are rounded with error feedback (emission.rounding). For 64 x 64 weights
   this adds 0.3 to 0.5 ms to a version. In wider layers more errors cancel by chance, so weights are rounded to nearest.
 - The bias of a linear layer absorbs the mean of the remaining error: b' = b + (W - W') mean(x). The mean of the layer's
-  outputs over the calibration batch then equals that of FP32. A layer without a bias gets one. This is bias correction,
-  Nagel et al. 2019 (arXiv 1906.04721), section 4.2, with means of observations instead of batch normalization's means.
+  outputs over the calibration batch then equals the mean in FP32. A layer without a bias gets one. This is bias
+  correction, Nagel et al. 2019 (arXiv 1906.04721), section 4.2, with means of observations instead of batch
+  normalization's means.
 
 int8 layers of more than `WIDEST_INT8` inputs are not corrected. The correction would remove little of their error, and
 emission would have to wait for the FP32 run. For 4-bit weights it removes 30 to 40% at any width.
 
-Convolutions are not corrected. In a trained Nature CNN, the correction changed errors by less than 2%. It would also
-need the inputs of the convolutions.
+Convolutions are not corrected. In a trained Nature CNN, the correction changed errors by less than 2%. A correction
+would also need the inputs of the convolutions.
 """
 
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ class Correction:
         """The statistics that the correction uses."""
 
     def bias_name(self, layer: Layer) -> str:
-        """The name of a layer's bias: a new one for a correction, its parameter's name, or empty for none."""
+        """The name of a layer's bias: a new name for a correction, its parameter's name, or empty without a bias."""
         return f"{layer.weight}:{layer.nodes[0]}:bias" if layer in self._layers else layer.bias or ""
 
     def feedback(self, layers: Sequence[Layer], statistics: Statistics) -> ErrorFeedback | None:

@@ -36,7 +36,7 @@ _DEFAULTS = _PLAIN_GRU | {"linear_before_reset": 0}
 
 
 def unfit_for_recurrence(graph: Graph, options: Options) -> Callable[[Layer], str]:
-    """Why a recurrent layer cannot use integer products; empty if it can. Both its weights get one result."""
+    """Why a recurrent layer cannot use integer products; empty if it can. The result applies to both of its weights."""
     nodes, readers = graph.model.graph.node, readers_of(graph.model.graph)
     outputs = {value.name for value in graph.model.graph.output}
 

@@ -1,4 +1,4 @@
-"""The schemes in which policies can be emitted (docs/how-to/scheme.md): built-in ones, and those of packages."""
+"""The schemes in which policies can be emitted (docs/how-to/scheme.md): built-in schemes, and schemes of packages."""
 
 from collections.abc import Mapping
 from dataclasses import replace

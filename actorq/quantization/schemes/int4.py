@@ -2,8 +2,8 @@
 
 A quantized layer is one MatMulNBits of com.microsoft with accuracy_level 4. ONNX Runtime quantizes each row of the
 input in blocks of the same size to symmetric int8, multiplies integers and sums the blocks in float32. The weights
-come from emission.weights.quantize_int4. A block has 128 weights, or fewer if a layer has fewer inputs. With one row,
-the time is that of one read of the weights from memory. With more rows int8 is faster. Rows do not affect each other.
+come from emission.weights.quantize_int4. A block has 128 weights, or fewer if a layer has fewer inputs. With one row, a
+call takes as long as one read of the weights from memory. With more rows int8 is faster. Rows do not affect each other.
 
 Blocks with one scale each are the round-to-nearest baseline of GPTQ (Frantar et al. 2022, arXiv 2210.17323, section 4).
 """

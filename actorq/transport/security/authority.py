@@ -102,7 +102,7 @@ class Authority:
     def made(
         cls, name: str, begin: datetime, end: datetime, key: ec.EllipticCurvePrivateKey | None = None
     ) -> "Authority":
-        """A new authority. With the key of an earlier one, certificates of both are valid for both."""
+        """A new authority. With an earlier authority's key, certificates of either authority are valid for both."""
         key = key or ec.generate_private_key(ec.SECP256R1())
         extensions = x509.BasicConstraints(ca=True, path_length=0), _usage(signs_certificates=True)
         return cls(_signed(_name(name), key.public_key(), _name(name), key, begin, end, *extensions), key)

@@ -14,8 +14,8 @@ _MOST_BYTES = 1024 * 1024
 # In the form that `openssl x509 -noout -serial` prints, or with colons.
 _SERIAL = re.compile(r"(?:serial=)?([0-9A-F]{1,2}(?::?[0-9A-F]{1,2}){0,31})", re.ASCII | re.IGNORECASE)
 
-# Identifies the content of the file: modification time, size and inode. It is the error number if the system call
-# fails, and None without a file.
+# Identifies the content of the file: modification time, size and inode. After a failed
+# system call, the error number. None without a file.
 _Stamp = tuple[int, int, int] | int | None
 
 

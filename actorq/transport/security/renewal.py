@@ -23,7 +23,7 @@ class Renewal:
     def poll(self) -> Certificates | None:
         """New certificates since the last call, or None. Unusable certificates are logged and not returned.
 
-        Only one caller gets them, so each user needs its own Renewal.
+        Only one caller gets new certificates, so each user needs its own Renewal.
         """
         with self._lock:
             directory = self._newest.directory

@@ -69,7 +69,8 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
         lines.append(f"quantization-aware since update {since:,}")
     fidelity, sizes = summary.get("fidelity"), summary.get("policy_bytes")
     if fidelity and sizes:
-        # The sizes are those of the actors' newest policy. With `auto`, its scheme may differ from the evaluated one.
+        # The sizes belong to the actors' newest policy. With `auto`, its scheme may differ from the scheme of the
+        # evaluated policy.
         scheme, version, evaluated = sizes.get("scheme"), sizes.get("version"), summary.get("evaluation") or {}
         name = f"{scheme} policy of the actors" if scheme and evaluated.get("scheme", scheme) != scheme else "policy"
         if version is not None and evaluated.get("policy_version") != version:

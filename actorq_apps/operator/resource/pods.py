@@ -1,4 +1,4 @@
-"""A TrainingRun's settings for the pods of a role, as in Kubernetes, without those that give access to the node."""
+"""A TrainingRun's settings for the pods of a role, as in Kubernetes, but without settings that open the node."""
 
 from typing import Annotated, ClassVar, Literal, Self
 

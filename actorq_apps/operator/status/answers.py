@@ -63,7 +63,8 @@ class Answers:
     """The status from one run's learner, for periodic reconciliations.
 
     tell: as in RunWatch.
-    awaited: whether the first request to the learner is still unanswered. Until then nothing is known about it.
+    awaited: whether the first request to the learner is still unanswered. Until its answer, nothing is known about the
+        learner.
     """
 
     def __init__(self, address: str, tell: Callable[[], object], clock: Callable[[], float]) -> None:

@@ -67,7 +67,7 @@ class ObservedRun:
 
     @property
     def restarts(self) -> tuple[int, list[Object]]:
-        """The restarts of learner and quantizer so far, and those of their current pods in the form of the status.
+        """The restarts of learner and quantizer so far, and, as in the status, the restarts of their current pods.
 
         A pod that moves to another node begins at 0. The status stores the restarts of earlier pods.
         """
