@@ -30,7 +30,7 @@ from actorq.domain.status import Sampling
 from actorq.process import EXIT_OK, ProcessSettings, Service, parse_arguments, run_process
 from actorq.v1 import actor_pb2, actor_pb2_grpc
 
-# The part of its own settings that the actor uses. The learner sends the run's settings.
+# The actor's own settings from the configuration. The learner sends the settings of the run.
 _READS = (
     *("environment", "environment_args", "environment_wrappers", "environment_backend", "image_layout"),
     *("environments_per_actor", "scheme", "algorithm", "algorithm_args", "ppo.squash", "impala.squash"),

@@ -48,7 +48,7 @@ class UnavailableError(ActorQError):
 class UnreadableError(UserError, UnavailableError):
     """A file cannot be read now: its disk fails, or a permission is missing. Its content may be intact.
 
-    Callers must not change anything because of it. A process that needs the file to start ends with this error.
+    Callers must therefore change nothing. A process that needs the file to start ends with this error.
     """
 
 

@@ -125,7 +125,7 @@ class Service(ABC):
 
     @abstractmethod
     async def run(self, address: str) -> int:
-        """Serve from `address` until done or drained. Returns the exit code."""
+        """Serve from `address` until the service is done or drained. Returns the exit code."""
 
     @abstractmethod
     def begin_drain(self) -> None:

@@ -60,7 +60,7 @@ class Watchdog:
     process that was stopped (SIGSTOP) for that long also ends when it continues. The timer exists only on Linux.
     Elsewhere faulthandler ends the process with exit code 1.
 
-    what, setting: names of the watched thing and of the limit's setting, for the log.
+    what, setting: names of the watched call's owner and of the limit's setting, for the log.
     end: ends the process; tests replace it.
     """
 

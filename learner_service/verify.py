@@ -17,7 +17,7 @@ _LEAP = "version numbers continue far above the known ones"
 
 
 def verify(directory: Path) -> list[Finding]:
-    """List the whole, damaged and missing files of a learner, and what a resume does with each."""
+    """List the whole, damaged and missing files of a learner, and the effect of a resume on each."""
     return [
         *_identity(directory),
         *_evaluations(directory / "evaluations.jsonl"),

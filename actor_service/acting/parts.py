@@ -97,7 +97,7 @@ def mask_of(spec: EnvironmentSpec, observations: NDArray[Any]) -> NDArray[np.boo
 
 
 def greedy_actions(spec: EnvironmentSpec, policy: OnnxPolicy, outputs: NDArray[np.float32]) -> NDArray[Any]:
-    """The most likely actions, [N, *action], from a policy's last call. outputs: what the call returned."""
+    """The most likely actions, [N, *action], from a policy's last call. outputs: the result of the call."""
     if not spec.sizes:
         return outputs
     best = best_choices(outputs, spec.sizes)

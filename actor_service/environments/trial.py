@@ -1,4 +1,4 @@
-"""Plays an environment with random actions, and measures what matters for a run."""
+"""Plays an environment with random actions, and measures its speed, rewards and observations for a run."""
 
 import time
 from collections import Counter

@@ -43,7 +43,7 @@ class Host:
     on_end: called once, from any thread, when the actor has ended; with its error or None.
     backend: the library that steps the environments.
     environment_timeout_s: longest call to the environments before the watchdog ends the process.
-    arithmetic: returns what this processor computes exactly.
+    arithmetic: returns the products that this processor computes exactly.
     load: makes sessions of policies.
     uploader: uploads items. Benchmarks replace both to measure an actor.
     factory: makes an environment that only this process can make.

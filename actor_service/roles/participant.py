@@ -225,5 +225,5 @@ class Participant(ActorRole):
             self._unsent = self._uploader.flush(max(0.0, self._flush_until - time.monotonic()))
             if self._unsent:
                 _log.info("%d segments were not stored before the actor ended", self._unsent)
-            # At the end of a drain, no time is left for a learner that has not acknowledged the items.
+            # At the end of a drain, no time is left to wait for the learner's acknowledgments.
             self._uploader.close(patience_s=0.0 if self._unsent and self._flush_until else 2.0)

@@ -100,7 +100,7 @@ _OF_ALGORITHM: dict[str, dict[str, Any]] = {
     "td3": merged(_ONE_UPDATE_PER_STEP, {"td3": {"learning_rate": 1e-3}, "exploration": {"noise": 0.1}}),
     "sac": _ONE_UPDATE_PER_STEP,
     "ppo": ON_POLICY,
-    # One of its rollouts takes less time than sending a policy to the actors.
+    # A rollout of this preset takes less time than sending a policy to the actors.
     "impala": {**ON_POLICY, "queue": {"max_policy_lag": 32}},
 }
 

@@ -1,8 +1,8 @@
 """Removes dead units from a policy, so that sparse weights become smaller dense weights.
 
 A unit without live inputs has a constant output. The layers that read it absorb this constant into their biases. A unit
-without readers is dropped. Each removal may make other units dead, so it repeats until nothing changes. Each layer
-keeps at least one unit. The policy computes the same function, except for the order of float32 additions.
+without readers is dropped. Each removal may make other units dead, so the removal repeats until nothing changes. Each
+layer keeps at least one unit. The policy computes the same function, except for the order of float32 additions.
 
 RLx2 (arXiv 2205.15043) trains networks with many such units. Its masks are from Evci et al. (arXiv 1911.11134).
 """

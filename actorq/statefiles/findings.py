@@ -19,7 +19,7 @@ class Finding:
     path: relative to the checked folder; empty for the folder itself.
     state: "unreadable" for a file that may be intact; "unchecked" for a file without a checksum that no resume reads.
     detail: one line about the content or the damage.
-    on_resume: one line about what a resume does with a damaged file.
+    on_resume: one line about the effect of a resume on a damaged file.
     """
 
     path: str
@@ -43,7 +43,7 @@ def faulty(path: str, error: Exception, on_resume: str, detail: str = "") -> Fin
     return Finding(path, "damaged", detail or str(error), on_resume)
 
 
-# What a resume does with a document that has one damaged copy.
+# The effect of a resume on a document that has one damaged copy.
 _COPY_COUNTS = "the other copy is used, and both are written again"
 
 
@@ -60,7 +60,7 @@ def check_document(path: Path, whole: Callable[[dict[str, Any]], str], on_resume
 def check_twice(path: Path, whole: Callable[[dict[str, Any]], str], when_lost: str) -> list[Finding]:
     """Check the digests of a document and its copy; no findings when both are missing.
 
-    when_lost: what a resume does when both are lost.
+    when_lost: the effect of a resume when both are lost.
     """
     found = [check_document(each, whole, "") for each in (path, copy_of(path))]
     if all(finding.state == "missing" for finding in found):

@@ -109,7 +109,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Log the traceback of a bug. Clients that send nothing or disconnect, such as port checks, are no bug."""
+        """Log the traceback of a bug. Clients that send nothing or disconnect, such as port checks, are not bugs."""
         if not isinstance(sys.exception(), OSError):
             _log.exception("a request of %s failed", client_address)
 

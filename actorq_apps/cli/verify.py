@@ -1,4 +1,4 @@
-"""`actorq verify`: checks the files of a run, and shows what a resume would do."""
+"""`actorq verify`: checks the files of a run, and shows the effects of a resume."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ missing or unreadable."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the state of each file, and what a resume does with damaged files."""
+    """Print the state of each file, and the effect of a resume on damaged files."""
     parser = OneLineParser(prog="actorq verify", usage="actorq verify RUN_DIR [--json]", description=_DESCRIPTION)
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="folder of the run")
     parser.add_argument("--json", action="store_true", help="print the findings as one line of JSON")

@@ -75,7 +75,7 @@ def view(pod: Object) -> PodView:
 
 
 def pod_fault(pod: Object, now: float) -> Fault | None:
-    """A fault of a pod that will not pass by itself; None when it runs or may run soon. now: Unix seconds."""
+    """A permanent fault of a pod; None when the pod runs or may run soon. now: Unix seconds."""
     if pod["metadata"].get("deletionTimestamp") or not live_pods([pod]):
         return None
     subject = f"pod {name_of(pod)}"

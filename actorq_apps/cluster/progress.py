@@ -1,4 +1,4 @@
-"""Waits until a newly applied run makes progress, and reports what prevents it."""
+"""Waits until a newly applied run makes progress, and reports the faults that prevent progress."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -130,7 +130,7 @@ class _Server:
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
-            # The rest of this command must not run in the fork.
+            # The remaining code of this command must not run in the fork.
             os._exit(1)
 
     def start(self, module: str, arguments: Sequence[str], descriptors: Sequence[int]) -> Process | None:

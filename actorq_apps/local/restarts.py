@@ -25,7 +25,7 @@ class RestartPolicy:
 
 
 def policy_where_calls_hang(timeout_s: float) -> RestartPolicy:
-    """A policy for hanging calls. Each takes up to twice `timeout_s` seconds until the process ends."""
+    """A policy for hanging calls. With each hanging call, the process ends after up to twice `timeout_s` seconds."""
     return RestartPolicy(hung_window_s=30.0 * (timeout_s + 30.0))
 
 

@@ -245,7 +245,7 @@ class Supervisor:
         self._end(Outcome(EXIT_FAILED, f"{child.name} {fate} after {restarts} restarts; end of {child.log}:{lines}"))
 
     def _end(self, outcome: Outcome) -> None:
-        """Begin to end the run. The learner goes first if it still runs."""
+        """Begin to end the run. The learner ends first if it still runs."""
         self._outcome = outcome
         for name in (*self._due, *self._later):
             self._show(name, ProcessState.EXITED)

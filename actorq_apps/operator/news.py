@@ -47,7 +47,7 @@ def follow(cluster: Cluster, namespaces: Sequence[str], queue: DueQueue[Key], pa
     pause_s: seconds between the end of a stream and the next attempt.
     """
     for each in namespaces or ("",):
-        # Each thread has its own News, because it stores what it has seen in its namespaces.
+        # Each thread has its own News, which stores the changes seen in its namespaces.
         arguments = cluster.at(each), News(queue), pause_s
         threading.Thread(target=_follow, args=arguments, name="news", daemon=True).start()
 

@@ -129,7 +129,7 @@ class ClusterRuns:
                 return
 
     def _is_made(self, trial: Trial) -> bool:
-        """Create or resume the object, unless this is done. Returns False if the cluster does not do it yet."""
+        """Create or resume the object, unless an earlier call did. Returns False if the cluster refuses for now."""
         if trial.number in self._unapplied:
             with self._told_once(trial, *_PASSING):
                 found = self.cluster.get(API_VERSION, KIND, self.name(trial))

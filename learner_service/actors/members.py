@@ -88,7 +88,7 @@ class Members:
     def join(
         self, name: str, incarnation: int, role: Role, nonce: int = 0, newest_stored: int = 0, owner: str = ""
     ) -> Member:
-        """Admit an actor or evaluator. A known name gets its old index again if that is free.
+        """Admit an actor or evaluator. A known name gets its old index again if the index is free.
 
         Raises ConflictError when another process has taken over the name, and ExhaustedError when the run has too many
         members, or the owner too many that have opened no stream.

@@ -25,7 +25,7 @@ class Plausibility:
     """Keeps the largest reward and the range of episode returns of all actors. Not thread-safe.
 
     step_limit: maximum steps of an episode; 0 without a limit.
-    compares: whether actors and evaluations have the same rewards. If not, nothing is flagged.
+    compares: whether actors and evaluations have the same rewards. With different rewards, nothing is flagged.
     """
 
     def __init__(self, step_limit: int, compares: bool = True) -> None:

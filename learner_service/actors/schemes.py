@@ -10,9 +10,9 @@ from actorq.domain.status import ActorStatus
 def acting_schemes(scheme: str) -> tuple[str, ...]:
     """The schemes whose policies may act in a run with this scheme.
 
-    With "auto" each actor chooses. Otherwise actors use the run's scheme. They use fp32 when the quantizer finds
-    nothing to quantize, or when no quantized policy passes the fidelity gate. An actor uses the fallback scheme when
-    its processor computes the run's scheme inexactly.
+    With "auto" each actor chooses. Otherwise actors use the run's scheme. They use fp32 when no layer can be quantized,
+    or when no quantized policy passes the fidelity gate. An actor uses the fallback scheme when its processor computes
+    the run's scheme inexactly.
     """
     if scheme == AUTO:
         return SCHEMES

@@ -1,4 +1,4 @@
-"""The interface between the trainer and an algorithm, and how batches come to its device."""
+"""The interface between the trainer and an algorithm, and the copy of batches to its device."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

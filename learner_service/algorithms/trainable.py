@@ -1,4 +1,4 @@
-"""Base class of all algorithms of this project: networks in training, and what every run needs of them."""
+"""Base class of all algorithms of this project: networks in training, with their state and settings for a run."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

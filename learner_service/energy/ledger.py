@@ -139,8 +139,8 @@ class EnergyLedger:
     power. The run pays nothing for a machine without its processes. Process reports only accumulate; a meter's reading
     settles them.
 
-    The energy of accelerators does not depend on CPU time. If roles use accelerators on a node, they share all of it in
-    equal parts. Otherwise it is shared like the rest.
+    The energy of accelerators does not depend on CPU time. If roles use accelerators on a node, they share this energy
+    in equal parts. Otherwise it is shared like other energy.
 
     Reports may come late, twice or out of order. Totals never fall, and survive restarts of processes, of meters
     and (through `state`) of the learner. Thread-safe.

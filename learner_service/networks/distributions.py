@@ -136,7 +136,7 @@ class PartwisePolicy(Torso):
     components are as in `DiagonalGaussianPolicy`.
 
     forward: observations [B, *policy_observations] of the environment's dtype -> logits float32[B, choices of all
-        parts]. With continuous components also what `DiagonalGaussianPolicy` returns.
+        parts]. With continuous components, the outputs of `DiagonalGaussianPolicy` follow.
     """
 
     _starts: Tensor

@@ -1,4 +1,4 @@
-"""Stores segments behind one lock, for the intake: what a replay and a one-pass queue have in common."""
+"""Stores segments behind one lock, for the intake: the common base of a replay and a one-pass queue."""
 
 import logging
 import threading

@@ -69,10 +69,9 @@ class Connections:
         return membership(self.records.config, records.identity, member, self._resume_after(member), steps)
 
     def check_state(self, name: str, epoch: int, newest_version: int) -> None:
-        """Compare the run with the highest epoch and version that an actor knows, and record what this learner did not
-        know.
+        """Compare the run with the highest epoch and version that an actor knows.
 
-        Raises UnavailableError when the actor has joined a learner of a higher epoch, which continues the run.
+        Values that were new to this learner are recorded. Raises UnavailableError when the actor has joined a learner of a higher epoch, which continues the run.
         """
         records, training = self.records, self.records.training
         own = records.identity.lineage.epoch

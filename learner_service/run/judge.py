@@ -49,7 +49,7 @@ class Allowance:
 
 
 class EvaluationAllowance:
-    """The allowances of all evaluators, each by itself and all together. Lives on the event loop."""
+    """The allowances of all evaluators: one for each evaluator, and one for all together. Lives on the event loop."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

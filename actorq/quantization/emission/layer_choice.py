@@ -39,7 +39,7 @@ def select(
 
     unfit: returns the reason why the scheme cannot quantize a layer; empty if it can.
     ends: whether the scheme quantizes first and last layers. It quantizes every recurrent layer that it can.
-    exact: tensors that lose nothing in quantization. A layer that reads one need not stay in float as a first layer.
+    exact: tensors that quantization represents exactly. A layer that reads one need not stay in float as a first layer.
 
     Raises InvalidInputError when `options.keep_float` contains an unknown layer.
     """

@@ -47,7 +47,7 @@ def member_names(member: str, namespace: str, service: str = "") -> tuple[str, .
 def write_certificates(
     directory: Path, namespace: str, extra_names: Iterable[str], begin: datetime, days: int, run: str = DEFAULT_RUN
 ) -> None:
-    """Create `directory` with ca.crt and a folder for each role (ca.crt, tls.crt, tls.key). All or nothing is written.
+    """Create `directory` with ca.crt and a folder for each role (ca.crt, tls.crt, tls.key): all files or none.
 
     extra_names: additional DNS names and IP addresses in every certificate.
     begin: start of the validity, which lasts `days` days.

@@ -139,7 +139,7 @@ def _conditions(observed: ObservedRun, state: str, fault: Fault | None) -> list[
     made = [_condition(observed, kept.get(kind, {}), kind, *each) for kind, each in conditions.items()]
     if not (observed.awaited or observed.blind) or over or observed.suspended:
         return made
-    # Only the learner can change what it reported to the operator before.
+    # Only the learner can change its earlier reports to the operator.
     asked = ("Training",) if fault else ("Ready", "Training")
     return [kept.get(each["type"], each) if each["type"] in asked else each for each in made]
 

@@ -32,7 +32,7 @@ class Recovered:
     unchecked: live segments whose rows are not yet compared with their checksums.
     damaged: indexes of the damaged segments, which are skipped, in order.
     dropped: number of segments after the watermark that a power cut has destroyed.
-    rebooted: whether the page cache of the last process is gone.
+    rebooted: whether a reboot has lost the page cache of the last process.
     """
 
     records: dict[int, Record]

@@ -25,7 +25,7 @@ _TABLES = {
 
 
 def verify(directory: Path) -> list[Finding]:
-    """List whole and damaged files, and what a resume does about each. Empty for a missing folder."""
+    """List whole and damaged files, and the effect of a resume on each. Empty for a missing folder."""
     if not any(path.exists() for path in description_files(directory)):
         # A learner would start a new replay here.
         return []
