@@ -53,7 +53,8 @@ class Environments(ABC):
     """N environments of one id. Call `reset` once, then `step` forever. Episodes restart by themselves.
 
     spec: the description of one environment for the learner.
-    lengths: int64[N], steps since the reset. An ended episode keeps its length until the step that resets.
+    lengths: int64[N], steps of each environment since its last reset. An ended episode keeps its length until the step
+        that resets.
     steps_per_second: steps in one second of simulated time, for videos.
     goal_rewards: computes the environment's rewards for other goals; None without goals.
     """

@@ -1,7 +1,7 @@
 """Observations of several arrays: each array is a leaf. An observation is the bytes of all leaves in order.
 
 Segments, messages and the replay therefore keep one array of bytes for any set of leaves. The actor packs the leaves
-where it reads the environment. Code that computes with leaves uses views.
+when it reads an observation. Code that computes with leaves uses views.
 """
 
 import math

@@ -85,9 +85,9 @@ def open_metrics(
     loop: asyncio.AbstractEventLoop,
     patience_s: float = 5.0,
 ) -> HttpServer:
-    """Serve the metrics of `collect` (called on `loop`), of ended calls and of the process's resources. Answer probes.
+    """Serve metrics from `collect` (called on `loop`), of ended calls, and of the process's resources.
 
-    /healthz is 200 while `alive` (called on `loop`) is true, /readyz while `serving` is true; otherwise 503.
+    Also answers probes. /healthz is 200 while `alive` (called on `loop`) is true, /readyz while `serving` is true; otherwise 503.
 
     patience_s: a `loop` that does not answer within this time hangs. Scrapes then get only metrics that need no loop.
 

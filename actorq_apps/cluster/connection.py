@@ -216,7 +216,7 @@ class Cluster:
             return bool(self._resource(api_version, kind).namespaced)
 
     def has_kind(self, api_version: str, kind: str) -> bool:
-        """Whether the cluster has a kind of objects."""
+        """Whether the cluster supports this kind of objects."""
         with self.refusals(f"look up {kind}"):
             return self._kinds.find(api_version, kind) is not None
 

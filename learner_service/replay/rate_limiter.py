@@ -63,7 +63,7 @@ class RateLimiter:
 
     @classmethod
     def of_queue(cls, epochs: int, rollout_size: int, ahead: int, clock: Callable[[], float]) -> "RateLimiter":
-        """A limiter for a queue that returns each insert once, for `epochs` samples.
+        """A limiter for a queue that returns each insert once. Each insert allows `epochs` samples.
 
         It allows the samples of a rollout exactly when `rollout_size` inserts wait, and admits inserts up to `ahead`
         waiting ones, rounded up to an even number of at least 4.

@@ -71,7 +71,8 @@ class Connections:
     def check_state(self, name: str, epoch: int, newest_version: int) -> None:
         """Compare the run with the highest epoch and version that an actor knows.
 
-        Values that were new to this learner are recorded. Raises UnavailableError when the actor has joined a learner of a higher epoch, which continues the run.
+        Records values that were new to this learner. Raises UnavailableError when the actor has joined a learner of a
+        higher epoch, which continues the run.
         """
         records, training = self.records, self.records.training
         own = records.identity.lineage.epoch

@@ -55,7 +55,7 @@ class Run:
         node: str = "",
         stays_over: bool = False,
     ) -> None:
-        """stays_over: a finished run stays over unless its target or budget has changed. Otherwise it continues."""
+        """stays_over: a finished run stays over unless its target or budget has changed. If False, it continues."""
         # Before anything is written.
         self._lock = locked(directory)
         with ExitStack() as refused:

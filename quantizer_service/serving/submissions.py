@@ -30,7 +30,8 @@ class _Announced(NamedTuple):
 class SubmissionAssembler:
     """Assembles a publisher's messages: an opening, then graphs and checkpoints in parts, and evaluations.
 
-    Raises InvalidInputError for a message that is out of order or malformed. After an error it accepts no message.
+    Raises InvalidInputError for a message that is out of order or malformed. After an error, the assembler accepts no
+    further messages.
     """
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class QueuedOutput(io.TextIOBase):
-    """A text stream. A thread writes its texts to a descriptor.
+    """A text stream whose texts are written to a descriptor by a separate thread.
 
     A stopped terminal (Ctrl-S) or an unread pipe delays only that thread. `write` and `flush` raise the OSError of an
     earlier text.
