@@ -87,7 +87,8 @@ def open_metrics(
 ) -> HttpServer:
     """Serve metrics from `collect` (called on `loop`), of ended calls, and of the process's resources.
 
-    Also answers probes. /healthz is 200 while `alive` (called on `loop`) is true, /readyz while `serving` is true; otherwise 503.
+    Also answers probes. /healthz is 200 while `alive` (called on `loop`) is true, and /readyz is 200 while `serving` is
+    true. Otherwise both are 503.
 
     patience_s: a `loop` that does not answer within this time hangs. Scrapes then get only metrics that need no loop.
 
