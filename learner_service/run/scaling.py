@@ -20,8 +20,12 @@ _HEADROOM = 0.1
 _PATIENCE_S = 60.0
 # The replay should reach its minimum size in this time. Before that there are no updates and no demand.
 _FILL_S = 60.0
-# The desired number changes when the computed number leaves this range around it.
+# The desired number stays while the computed number is in this range around it. Above the range, it grows at once.
 _UP, _DOWN = 1.05, 0.92
+# The desired number falls after this time below the range. During the first window it would fall in small steps. HPA
+# ignores the last step, so surplus actors would stay. When the learner becomes slower, actors first fill their queues.
+# That time counts as active, but its transitions are not stored yet. The second window no longer contains it.
+_FALL_S = 2 * _WINDOW_S
 # To release an actor, the computed number must be this far below a whole number, because the others may be slower.
 _SPARE = 0.2
 _MOST_ACTORS = 20_000
@@ -65,6 +69,7 @@ class ScalingSignal:
         self._waited_s = 0.0
         self._most_connected = 0
         self._observed_since: float | None = None
+        self._low_since: float | None = None
         self.demand: float | None = None
         self.supply_per_actor: float | None = None
         self._desired = 0
@@ -103,6 +108,7 @@ class ScalingSignal:
             self._observed_since = self._clock()
         if paused:
             self._marks.clear()
+            self._low_since = None
             return
         now = self._clock()
         self._marks.append(_Mark(now, samples, starved_s, stored, self._active_s, self._waited_s))
@@ -153,16 +159,20 @@ class ScalingSignal:
         if self.supply_per_actor is None:
             return
         if missing > 0:
+            self._low_since = None
             self._ask_for(max(self.desired_actors, math.ceil(missing / _FILL_S / self.supply_per_actor)))
         elif self.demand is not None:
             self._follow(self.demand / self.supply_per_actor * (1 + _HEADROOM))
 
     def _follow(self, wish: float) -> None:
-        if self._desired and _DOWN * self._desired <= wish <= _UP * self._desired:
-            return
-        if wish > self._desired:
-            self._ask_for(math.ceil(wish))
-        else:
+        now = self._clock()
+        if wish >= _DOWN * self._desired:
+            self._low_since = None
+            if wish > _UP * self._desired:
+                self._ask_for(math.ceil(wish))
+        elif self._low_since is None:
+            self._low_since = now
+        elif now - self._low_since >= _FALL_S:
             self._ask_for(min(self._desired, math.ceil(wish + _SPARE)))
 
     def _ask_for(self, actors: int) -> None:

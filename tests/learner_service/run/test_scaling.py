@@ -15,7 +15,10 @@ SPI = 4.0
 
 @dataclass
 class Run:
-    """A learner that uses `demand` transitions per second, and actors that make `supply` each, second by second."""
+    """A learner that uses `demand` transitions per second, and actors that make `supply` each, second by second.
+
+    filling_s: seconds in which the actors do not wait, because their queues have space.
+    """
 
     demand: float
     supply: float
@@ -26,8 +29,9 @@ class Run:
         self.signal = ScalingSignal(SPI, self.clock)
         self._samples = self._starved = self._stored = 0.0
         self._waited: dict[str, float] = {}
+        self.filling_s = 0
 
-    def go_on(self, seconds: int = 120) -> int:
+    def go_on(self, seconds: int = 120, paused: bool = False, missing: int = 0) -> int:
         """Let time pass. Returns the desired number of actors after it."""
         for _ in range(seconds):
             flow = min(self.demand, self.supply * self.actors)
@@ -36,11 +40,13 @@ class Run:
             self.clock.now += 1
             for number in range(self.actors):
                 name = f"actor-{number}"
-                work = flow / self.actors / self.supply
+                work = 1.0 if self.filling_s else flow / self.actors / self.supply
                 self._stored += flow / self.actors
                 self._waited[name] = self._waited.get(name, 0.0) + 1 - work
                 self.signal.record_report(name, 1, self._waited[name])
-            self.signal.observe(round(self._samples), self._starved, round(self._stored), self.actors)
+            self.filling_s = max(0, self.filling_s - 1)
+            totals = round(self._samples), self._starved, round(self._stored)
+            self.signal.observe(*totals, self.actors, paused, missing)
         return self.signal.desired_actors
 
 
@@ -78,9 +84,36 @@ def test_it_follows_a_learner_that_becomes_slower_and_faster_again() -> None:
     run = Run(demand=1_000.0, supply=100.0, actors=10)
     assert run.go_on() == 11
     run.demand = 300.0
-    assert run.go_on() == 4
+    assert run.go_on(180) == 4
     run.demand = 1_000.0
     assert run.go_on() == 11
+
+
+@pytest.mark.parametrize("filling_s", [0, 15])
+def test_a_slower_learner_needs_fewer_actors_in_one_step(filling_s: int) -> None:
+    # HPA ignores the last of several small steps. Surplus actors would stay.
+    run = Run(demand=10_000.0, supply=100.0, actors=110)
+    run.go_on()
+    run.demand = 5_000.0
+    # The rate limiter's buffer is full before the actors' queues are.
+    assert run.go_on(20) == 110
+    run.filling_s = filling_s
+    assert {run.go_on(1) for _ in range(180)} == {110, 56}
+
+
+@pytest.mark.parametrize(
+    ("demand", "paused", "missing"),
+    [(1_000.0, False, 0), (500.0, True, 0), (500.0, False, 1)],
+    ids=["fast again", "paused", "filling the replay"],
+)
+def test_a_learner_that_is_slow_for_a_minute_keeps_its_actors(demand: float, paused: bool, missing: int) -> None:
+    run = Run(demand=1_000.0, supply=100.0, actors=11)
+    before = run.go_on()
+    for _ in range(3):
+        run.demand = 500.0
+        assert run.go_on(60) == before
+        run.demand = demand
+        assert run.go_on(60, paused=paused, missing=missing) == before
 
 
 def test_small_changes_do_not_change_the_desired_number() -> None:
