@@ -86,8 +86,17 @@ class RunDirectory:
         """Create the folders and replace the configuration and its copy. Each replacement is atomic."""
         for folder in (self.logs, self.announcement("").parent):
             folder.mkdir(exist_ok=True)
+        self.record_config(config)
+
+    def record_config(self, config: RunConfig) -> None:
+        """Replace the configuration and its copy where they differ. Each replacement is atomic.
+
+        A learner without `actorq train` does this too, so that other commands can read its run.
+        """
+        text = sign_text(settings.to_yaml(config))
         for path in (self.config, copy_of(self.config)):
-            replace_file(path, sign_text(settings.to_yaml(config)), sync=True)
+            if not path.is_file() or path.read_text(encoding="utf-8", errors="replace") != text:
+                replace_file(path, text, sync=True)
 
     def discard(self, keep_logs: bool) -> None:
         """Remove a run that never began, so that another run can use this directory."""

@@ -56,7 +56,8 @@ def load_scheme(name: str) -> Any:
 def _checked(name: str, *, or_auto: bool = False) -> str:
     if is_scheme(name) or (or_auto and name == AUTO):
         return name
-    raise ValueError(f"expected one of {', '.join((*scheme_names(), *((AUTO,) if or_auto else ())))}")
+    names = ", ".join((*scheme_names(), *((AUTO,) if or_auto else ())))
+    raise ValueError(f"expected one of {names}, or a scheme of an installed package")
 
 
 def _checked_version(choice: str) -> str:

@@ -66,7 +66,8 @@ class LoadedPolicy:
         single = given.shape == spec.shape
         if not single and (given.shape[1:] != spec.shape or not len(given)):
             raise InvalidInputError(
-                f"observation: expected shape {list(spec.shape)} or {['B', *spec.shape]}, got {list(given.shape)}"
+                f"observation: expected shape {_shape(*spec.shape)} or {_shape('B', *spec.shape)}, got "
+                f"{_shape(*given.shape)}"
             )
         if not np.can_cast(given.dtype, spec.dtype, "same_kind"):
             raise InvalidInputError(f"observation: expected {spec.dtype}, got {given.dtype}")
@@ -94,8 +95,8 @@ class LoadedPolicy:
             rows = given[None] if single else given
             if rows.shape[1:] != each.shape or not len(rows) or not np.can_cast(rows.dtype, each.dtype, "same_kind"):
                 raise InvalidInputError(
-                    f"observation: {key}: expected {each.dtype}{list(each.shape)} or {['B', *each.shape]}, got "
-                    f"{given.dtype}{list(given.shape)}"
+                    f"observation: {key}: expected {each.dtype}{_shape(*each.shape)} or {_shape('B', *each.shape)}, "
+                    f"got {given.dtype}{_shape(*given.shape)}"
                 )
             if rows.dtype.kind == "f" and not within_numbers(rows).all():
                 raise InvalidInputError(f"observation: {key}: NaN, or a number beyond {LARGEST_NUMBER:g}")
@@ -123,6 +124,10 @@ class LoadedPolicy:
         return np.concatenate((best, *others), 1, dtype=np.float32) if mixed else best.reshape(-1, *spec.actions.shape)
 
 
+def _shape(*sizes: int | str) -> str:
+    return f"[{', '.join(map(str, sizes))}]"
+
+
 def _array(name: str, given: Any) -> NDArray[Any]:
     """The values as an array. Raises InvalidInputError if they form no array of numbers."""
     try:
@@ -147,7 +152,7 @@ def load_policy(path: str | Path, version: int | str = "", scheme: str = "") -> 
     a missing file or version, and for a damaged file.
 
     If the processor computes the file's weight encoding wrongly, the policy is converted to an exact encoding. A
-    warning then names the export command for other programs: docs/concepts/schemes.md#weight-encodings.
+    warning then names the export command for other programs.
     """
     try:
         return _load(Path(path), str(version), scheme)

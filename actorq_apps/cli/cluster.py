@@ -114,6 +114,7 @@ def _up(arguments: Sequence[str]) -> None:
     namespace = manifests.namespace_of(rendered, given.namespace) or connect(None).namespace
     ready = manifests.prepared(named(rendered, name, name) if given.name else rendered, name, namespace)
     if given.print:
+        configuration.require_time_to_end(ready)
         print(yaml.safe_dump_all(ready, sort_keys=False), end="")
         return
     cluster = connect(namespace, given.name)

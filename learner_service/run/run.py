@@ -61,7 +61,8 @@ class Run:
         with ExitStack() as refused:
             refused.callback(self._lock.close)
             volume = open_volume(config.checkpoint, directory)
-            export = PolicyExport(config, RunDirectory(directory).evaluations, client, volume)
+            files = RunDirectory(directory)
+            export = PolicyExport(config, files.evaluations, client, volume)
             if resume:
                 finish_reset(directory)
             found = volume.prepare(resume) if volume is not None else None
@@ -77,6 +78,7 @@ class Run:
                     check_settings(source, config)
             export.begin(identity.run_id)
             identity.write()
+            files.record_config(config)
             if volume is not None:
                 volume.begin(identity.run_id)
             refused.pop_all()

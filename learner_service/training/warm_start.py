@@ -126,7 +126,10 @@ def begin_networks(source: Source, config: RunConfig, algorithm: AnyAlgorithm) -
 
 def _check_algorithm(source: Source, config: RunConfig) -> None:
     if (algorithm := source.state.values.get("algorithm")) != config.algorithm:
-        raise _refusal(source, "algorithm", algorithm, config.algorithm, f"give --algorithm {algorithm}")
+        raise _refusal(
+            *(source, "algorithm", algorithm, config.algorithm),
+            f"give --algorithm {algorithm} if it has this environment's actions",
+        )
 
 
 def _differences(there: EnvironmentSpec, here: EnvironmentSpec, with_bounds: bool) -> Iterator[str]:

@@ -31,6 +31,16 @@ def test_the_configuration_that_was_written_is_read_again(tmp_path: Path) -> Non
     assert RunConfig.model_validate(run.config_tree()) == RunConfig(seed=7)
 
 
+def test_recording_the_same_configuration_again_writes_nothing(tmp_path: Path) -> None:
+    run, config = RunDirectory(tmp_path), RunConfig(seed=3)
+    run.record_config(config)
+    written = run.config.stat().st_mtime_ns, run.config.stat().st_ino
+    run.record_config(config)
+    assert (run.config.stat().st_mtime_ns, run.config.stat().st_ino) == written
+    run.record_config(RunConfig(seed=4))
+    assert run.config_tree()["seed"] == 4
+
+
 @pytest.mark.parametrize("damage", [b"", b"environment: [", b"\xff\xff", b"seed: 9\n"])
 def test_reports_a_damaged_configuration_and_uses_its_copy(
     tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture

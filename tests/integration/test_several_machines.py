@@ -238,6 +238,9 @@ def test_the_commands_of_the_page_train_on_three_machines(machines: Machines) ->
     assert machines.ended(learner) == 0, machines.log(learner)
     found = summary(machines.root / "node1" / "runs" / "mine")
     assert (found["solved"], found["environment"]) == (True, "CartPole-v1")
+    (export,) = lines_of("5. Use the policy")
+    machines.run(export)
+    assert (machines.root / "node1" / "policy.onnx").is_file()
     for process in (*actors, evaluator):
         assert machines.ended(process) == 0, machines.log(process)
     quantizer.send_signal(signal.SIGINT)

@@ -80,7 +80,10 @@ def test_the_type_of_a_setting_in_words(annotation: Any, text: str) -> None:
         ({"environment_args": {1: 2}}, "setting 'environment_args.1': expected text as a name, got 1"),
         ({"learner": {"device": "gpu"}}, "setting 'learner.device': expected one of auto, cpu, cuda, cuda:N, got"),
         ({"target_return": float("nan")}, "setting 'target_return': expected a finite number from -1e30 to 1e30"),
-        ({"scheme": "int7"}, "setting 'scheme': expected one of fp32, int8-weights, .*auto, got 'int7'"),
+        (
+            {"scheme": "int7"},
+            "setting 'scheme': expected one of fp32, int8-weights, .*auto, or a scheme of .*, got 'int7'",
+        ),
         ({"seed": True}, "setting 'seed': expected a whole number from 0 to 9,.*, got 'True'"),
         ({"replay": 4}, "setting 'replay': expected a section of settings, got 4"),
     ],

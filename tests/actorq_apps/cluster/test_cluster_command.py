@@ -203,6 +203,21 @@ def test_up_with_print_prints_the_objects_and_applies_none(
     assert made == {(each["kind"], each["metadata"]["name"]) for each in printed}
 
 
+def test_up_with_print_refuses_an_unknown_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    objects = overlay()
+    learner, configured = (
+        next(each for each in objects if each["kind"] == kind) for kind in ("StatefulSet", "ConfigMap")
+    )
+    learner["spec"]["template"]["spec"]["volumes"] = [{"name": "configured", "configMap": {"name": "run-config"}}]
+    configured["data"]["config.yaml"] = "sede: 3\n"
+    rendered = tmp_path / "demo.yaml"
+    rendered.write_text(yaml.safe_dump_all(objects))
+    assert main(["cluster", "up", str(rendered), "-n", "lab", "--print"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert re.match("error: .*'sede'; did you mean 'seed'", printed.err)
+
+
 def test_the_documented_role_has_all_needed_permissions(
     api: ClusterApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.errors import InvalidInputError, UserError
+from actorq.rundirectory import RunDirectory
 from learner_service.run.run import Run
 from learner_service.training.checkpoint import LearnerState, find_newest
 from tests.learner_service.learner_parts import SPEC, config, on_a_loop, segment, store, until
@@ -25,6 +27,12 @@ async def trained(directory: Path, segments: int = 2) -> Path:
             await store(run, stream, segment(sequence))
         await run.save()
     return directory
+
+
+@on_a_loop
+async def test_a_learner_without_a_launcher_records_its_configuration(tmp_path: Path) -> None:
+    async with a_run(tmp_path / "run"):
+        assert settings.build(RunConfig, RunDirectory(tmp_path / "run").config_tree()) == config()
 
 
 def begun(directory: Path, **changes: Any) -> RunConfig:

@@ -180,7 +180,7 @@ def test_a_replay_that_cannot_be_copied_leaves_no_files(client: QuantizerClient,
     [
         (
             {"algorithm": "ppo"},
-            r"expected algorithm ppo as in this run, got dqn in .*; give --algorithm dqn, or begin w",
+            r"expected algorithm ppo as in this run, got dqn in .*; give --algorithm dqn if .* actions, or begin w",
         ),
         (
             {"dqn": {"hidden_sizes": (16, 4)}},

@@ -265,7 +265,7 @@ def test_continuous_actions_have_the_shape_and_type_of_the_environment(tmp_path:
 @pytest.mark.parametrize(
     ("observation", "fact"),
     [
-        (np.zeros(3), r"\[5\] .*\['B', 5\], .*\[3\]"),
+        (np.zeros(3), r"\[5\] .*\[B, 5\], .*\[3\]"),
         (np.zeros((0, OBSERVATION_SIZE)), r"\[0, 5\]"),
         (1.0, r"\[\]"),
         (np.zeros(OBSERVATION_SIZE, complex), "float32, .*complex128"),
