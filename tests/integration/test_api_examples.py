@@ -72,7 +72,7 @@ def test_the_python_examples_run_against_a_real_run(tmp_path: Path, capsys: pyte
     for expected in (
         "policy v",
         "paused after",
-        "goes on after",
+        "continued after",
         "returned",
         "of actions as in float",
         "is held for 600 s",
