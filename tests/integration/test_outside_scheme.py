@@ -134,7 +134,7 @@ def test_a_run_acts_with_the_scheme_of_the_page(tmp_path: Path, monkeypatch: pyt
 def test_the_refusal_of_an_unknown_scheme_lists_the_outside_schemes(installed: Path) -> None:
     result = actorq("train", "--scheme", "on-gird")
     assert result.returncode == 2
-    assert re.search("int4, .*on-grid, .*auto, got 'on-gird'", result.stderr)
+    assert re.search("int4, .*on-grid, .*auto, .*got 'on-gird'", result.stderr)
     assert len(result.stderr.strip().splitlines()) == 1
 
 
