@@ -222,8 +222,10 @@ class Supervisor:
         self._due[child.name] = time.monotonic() + delay
         if self._services[child.name].kind is Kind.LEARNER:
             self._recall_actors(self._due[child.name])
-        last = one_line("".join(child.last_lines(1)), _LAST_LINE_BYTES) if code not in _FATES else ""
-        self._observer.event(f"{child.name} {fate}, restarting in {delay:.1f} s" + (f": {last}" if last else ""))
+        # An actor ends itself when the run is over. The launcher may learn this a moment later.
+        if code != EXIT_OK or self._services[child.name].kind not in _AFTER_LEARNER:
+            last = one_line("".join(child.last_lines(1)), _LAST_LINE_BYTES) if code not in _FATES else ""
+            self._observer.event(f"{child.name} {fate}, restarting in {delay:.1f} s" + (f": {last}" if last else ""))
         self._show(child.name, ProcessState.RESTARTING)
 
     def _recall_actors(self, moment: float) -> None:

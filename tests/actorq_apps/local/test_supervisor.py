@@ -235,6 +235,17 @@ def test_reports_the_restart_of_a_hung_process(stage: Stage) -> None:
     assert re.match(r"actor-0 hung .* 0\.0 s$", stage.recorder.events[0])
 
 
+def test_an_actor_that_ends_itself_restarts_without_an_event(stage: Stage) -> None:
+    # The run may be over. The learner reports this a moment later.
+    stage.start(learner="serve", actor_0="serve")
+    os.kill(stage.hear("actor-0", "started"), signal.SIGTERM)
+    stage.hear("actor-0", "drained")
+    stage.hear("actor-0", "started")
+    stage.interrupt()
+    stage.end()
+    assert not [event for event in stage.recorder.events if "restarting" in event]
+
+
 def test_processes_that_wait_for_the_ended_learner_lose_their_lifeline(stage: Stage) -> None:
     stage.start(learner="serve", actor_0="stubborn")
     stage.hear("learner", "started")
