@@ -1,0 +1,181 @@
+"""Seconds to a target return by n-step and samples per insert: which regime is best on this machine?
+
+Each run trains with `actorq train` and int8 actors until its evaluation reaches the target, or until its time limit.
+Only `n_step` and `rate_limiter.samples_per_insert` differ between the runs of a task. Networks and batch size are those
+of the preset. With few samples per insert the learner starves, and with many the actors wait: between them lies the
+optimum (docs/concepts/performance-model.md).
+
+A run has reached its target if its last policy also has at least 0.9 of the target on new episodes. The other runs
+count with the time limit. Runs are kept in --directory, so that a sweep may continue later. All must come from one
+commit on one machine.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Target, run_benchmark
+from benchmarks.runs import add_task_flag, cached, chosen, confirm, forget_incomplete, refusal, train
+
+Run = dict[str, Any]
+
+SAMPLES_PER_INSERT = (16, 32, 64, 128, 256)
+N_STEPS = (1, 3)
+_CONFIRMED = 0.9
+_EPISODES = 20
+# The same for all runs, so that also the largest number of samples per insert can feed all environments.
+_ENVIRONMENTS, _SEGMENT = 16, 8
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task to learn, its target return, and the time limit of a run."""
+
+    algorithm: str
+    environment: str
+    target: float
+    limit_s: float = 900.0
+
+    @property
+    def name(self) -> str:
+        """The name that the patterns of --task match."""
+        return f"{self.algorithm}/{self.environment}"
+
+
+TASKS = tuple(
+    Task(algorithm, environment, target)
+    for algorithm in ("sac", "td3")
+    for environment, target in (
+        ("HalfCheetah-v5", 5_000.0),
+        ("Walker2d-v5", 2_500.0),
+        ("Ant-v5", 3_000.0),
+        ("dm_control/walker-walk", 900.0),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One regime of a task."""
+
+    task: Task
+    n_step: int
+    samples_per_insert: int
+
+
+def _flags(parser: argparse.ArgumentParser) -> None:
+    add_task_flag(parser)
+    parser.add_argument("--n-step", nargs="+", type=int, choices=N_STEPS, default=N_STEPS, help="default: all")
+    parser.add_argument(
+        "--samples-per-insert",
+        nargs="+",
+        type=int,
+        choices=SAMPLES_PER_INSERT,
+        default=SAMPLES_PER_INSERT,
+        help="default: all",
+    )
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 1 to N of each regime (default: 3)")
+    parser.add_argument("--limit-s", type=float, metavar="S", help="time limit of a run (default: the task's own)")
+    parser.add_argument("--directory", type=Path, metavar="DIR", help="folder for the runs (default: not kept)")
+
+
+def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
+    tasks = chosen(TASKS, arguments.task)
+    if arguments.limit_s is not None:
+        tasks = [replace(task, limit_s=arguments.limit_s) for task in tasks]
+    cells = [
+        Cell(task, n_step, samples)
+        for task in tasks
+        for n_step in arguments.n_step
+        for samples in arguments.samples_per_insert
+    ]
+    with tempfile.TemporaryDirectory() as nowhere:
+        runs = list(make_runs(cells, arguments.seeds, arguments.directory or Path(nowhere)))
+    refusal(runs)
+    found = summary(runs)
+    for row in found:
+        print(f"{row['task']:34} n = {row['n_step']}: best with {row['best']} samples per insert {row['seconds']}")
+    return {"runs": runs, "summary": found}, []
+
+
+def make_runs(cells: Sequence[Cell], seeds: int, directory: Path) -> Iterator[Run]:
+    """Runs of all cells, seed by seed. Every second seed reverses the order: a slower machine affects all cells."""
+    for seed in range(1, seeds + 1):
+        for cell in cells[:: 1 if seed % 2 else -1]:
+            run = _run(cell, seed, directory)
+            print(line(run), flush=True)
+            yield run
+
+
+def summary(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """For each task and n-step: the median seconds by samples per insert, and the number with the fewest.
+
+    `best` is None if no run of the task with this n-step has reached the target.
+    """
+    by_regime: dict[tuple[str, int], dict[int, list[Run]]] = {}
+    for run in runs:
+        cells = by_regime.setdefault((run["task"], run["n_step"]), {})
+        cells.setdefault(run["samples_per_insert"], []).append(run)
+    found = []
+    for (task, n_step), cells in by_regime.items():
+        seconds = {samples: statistics.median(run["seconds"] for run in own) for samples, own in sorted(cells.items())}
+        reached = {samples for samples, own in cells.items() if any(run["reached"] for run in own)}
+        best = min(reached, key=seconds.__getitem__, default=None)
+        found.append({"task": task, "n_step": n_step, "best": best, "seconds": seconds})
+    return found
+
+
+def _run(cell: Cell, seed: int, directory: Path) -> Run:
+    task, samples = cell.task, cell.samples_per_insert
+    folder = directory / f"{task.name.replace('/', '-')}-n{cell.n_step}-{samples}-{seed}"
+
+    def make() -> Run:
+        forget_incomplete(folder)
+        flags = {
+            "algorithm": task.algorithm,
+            "environment": task.environment,
+            f"{task.algorithm}.n-step": cell.n_step,
+            "rate-limiter.samples-per-insert": samples,
+            "rate-limiter.error-buffer": 4 * _ENVIRONMENTS * _SEGMENT * samples,
+            "environments-per-actor": _ENVIRONMENTS,
+            "actor.segment-length": _SEGMENT,
+            "evaluation.episodes": _EPISODES,
+            "evaluation.period-updates": 500,
+            "target-return": task.target,
+            "max-seconds": task.limit_s,
+            "max-environment-steps": 100_000_000,
+            "seed": seed,
+        }
+        made = train(folder, [f"--{name}={value}" for name, value in flags.items()])
+        return {**made, "confirmed": asdict(confirm(folder, _EPISODES))}
+
+    made = cached(folder.with_suffix(".json"), asdict(cell), make)
+    reached = made["state"] == "solved" and made["confirmed"]["mean_return"] >= _CONFIRMED * task.target
+    return {
+        **made,
+        "task": task.name,
+        "n_step": cell.n_step,
+        "samples_per_insert": samples,
+        "seed": seed,
+        "reached": reached,
+        "seconds": made["wall_clock_s"] if reached else task.limit_s,
+    }
+
+
+def line(run: Run) -> str:
+    """A run in one line."""
+    evaluation = run["evaluation"] or {"mean_return": float("nan")}
+    return (
+        f"{run['task']:34} n = {run['n_step']}, {run['samples_per_insert']:>3} samples per insert, seed {run['seed']}: "
+        f"{run['seconds']:>6.0f} s, {run['environment_steps']:>9,} steps, {run['updates']:>7,} updates, return "
+        f"{evaluation['mean_return']:,.0f}{'' if run['reached'] else ', target missed'}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark(__doc__ or "", _flags, _measure))
