@@ -43,7 +43,7 @@ class DQNConfig(AlgorithmConfig):
 
     actions = ("discrete",)
     fixed = ("hidden_sizes", "dueling")
-    ignored = ("sparsity.critic",)
+    ignored = ("sparsity.critic", "sparsity.critic_method")
     has_steps = True
 
     hidden_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer")

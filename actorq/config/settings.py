@@ -112,6 +112,14 @@ def value_text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+def flag_text(name: str, value: object) -> str:
+    """A setting with this value as a flag of a command."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    return f"--{flag} {value_text(tuple(value) if isinstance(value, list) else value)}"
+
+
 def leaves(model: type[Settings], path: tuple[str, ...] = ()) -> Iterator[Leaf]:
     """All settings of a tree, in the order of declaration."""
     for name, field in model.model_fields.items():

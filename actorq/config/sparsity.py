@@ -9,6 +9,9 @@ from actorq.config.settings import Settings
 from actorq.errors import UserError
 
 SparsityMethod = Literal["dense", "tiny", "static", "set", "rigl", "rlx2"]
+# The longer returns and the replay of rlx2 belong to the run, not to one of its networks.
+PartMethod = Literal["dense", "tiny", "static", "set", "rigl"]
+Part = Literal["actor", "critic"]
 # Methods whose masks change.
 _CHANGING = ("set", "rigl", "rlx2")
 
@@ -21,6 +24,12 @@ class SparsityConfig(Settings):
         description="dense; tiny (dense, with as few weights as the sparse networks); static (fixed random masks); set "
         "(weights grow at random); rigl (weights grow where gradients are largest); rlx2 (rigl, with multi-step "
         "targets and a replay of dynamic capacity; not with dqn)",
+    )
+    actor_method: PartMethod | None = Field(
+        None, description="method of the policy alone, also of DQN's network; none: the one of sparsity.method"
+    )
+    critic_method: PartMethod | None = Field(
+        None, description="method of the critics alone; none: the one of sparsity.method"
     )
     actor: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.9, description="share of the policy's weights that are 0; also for DQN's network"
@@ -44,27 +53,39 @@ class SparsityConfig(Settings):
 
     @model_validator(mode="after")
     def _method_fits(self) -> "SparsityConfig":
-        given = [name for name in ("actor", "critic") if name in self.model_fields_set]
+        given = [name for name in ("actor", "critic", "actor_method", "critic_method") if name in self.model_fields_set]
         if given and "method" not in self.model_fields_set:
             raise ValueError(
                 f"sparsity.{given[0]} needs sparsity.method: networks are dense without it; set a method, such as rlx2"
             )
-        if self.structured and self.method not in _CHANGING:
+        if self.structured and (method := self.method_of("actor")) not in _CHANGING:
             raise ValueError(
-                f"sparsity.structured needs a sparsity.method with changing masks: set, rigl or rlx2, got {self.method}"
+                "sparsity.structured needs a policy with changing masks: sparsity.method or sparsity.actor_method set, "
+                f"rigl or rlx2, got {method}"
             )
         return self
+
+    def method_of(self, part: Part) -> SparsityMethod:
+        """The method of the policy or of the critics."""
+        own: PartMethod | None = self.actor_method if part == "actor" else self.critic_method
+        # With `dense`, all parts are dense.
+        return self.method if own is None or self.method == "dense" else own
+
+    @property
+    def methods(self) -> frozenset[SparsityMethod]:
+        """The methods of all parts."""
+        return frozenset((self.method_of("actor"), self.method_of("critic")))
 
     @property
     def topology(self) -> dict[str, Any]:
         """The settings that determine the masks, as JSON values. A resumed run may change the other settings."""
-        deciding = {"method"} if self.method == "dense" else {"method", "actor", "critic", "structured"}
-        return self.model_dump(include=deciding)
+        parts = {"actor", "critic", "actor_method", "critic_method", "structured"}
+        return self.model_dump(include={"method"} if self.method == "dense" else {"method", *parts})
 
     def check_changes(self, updates: float) -> None:
         """Raise UserError when masks should change, but never would in a run with this number of gradient updates."""
         last = self.until * updates
-        if self.method in _CHANGING and self.period_updates >= last:
+        if not self.methods.isdisjoint(_CHANGING) and self.period_updates >= last:
             raise UserError(
                 f"sparsity.period_updates: expected fewer than the {last:.0f} updates in which masks may change, got "
                 f"{self.period_updates}: masks would never change; use about a hundredth, or method static"

@@ -25,6 +25,7 @@ REPLAY_ONLY = (
 )
 _GAUSSIAN = tuple(f"{name}.{each}" for name in ON_POLICY for each in ("log_std", "squash"))
 _HIDDEN = tuple(f"{name}.{each}" for name in ON_POLICY for each in ("hidden_sizes", "value_sizes", "activation"))
+_SPARSE = ("sparsity.actor", "sparsity.critic", "sparsity.actor_method", "sparsity.critic_method")
 _CHANGES = ("sparsity.period_updates", "sparsity.replaced", "sparsity.until")
 _LOOKS = tuple(f"dynamic_capacity.{name}" for name in DynamicCapacityConfig.model_fields if name != "enabled")
 
@@ -58,7 +59,7 @@ def given_in_vain(given: Mapping[str, Any], config: RunConfig, spec: Environment
 
 def _switched_off(run: RunConfig, spec: EnvironmentSpec) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Settings without effect because of other settings or of the environment, by reason."""
-    method = run.sparsity.method
+    methods = run.sparsity.methods
     reasons: dict[str, tuple[object, tuple[str, ...]]] = {
         "actions are discrete": (spec.sizes, _GAUSSIAN),
         "network has the hidden layers": (run.network, ("dqn.hidden_sizes", *_HIDDEN)),
@@ -71,10 +72,10 @@ def _switched_off(run: RunConfig, spec: EnvironmentSpec) -> Iterator[tuple[str, 
         "ppo.correct is off": (not run.ppo.correct and run.ppo.max_weight >= 1, ("ppo.max_weight",)),
         "multi_step is off": (run.multi_step_of(1) is None, ("multi_step_returns",)),
         "dynamic_capacity.enabled is off": (not run.asks_for_greedy_actions, _LOOKS),
-        "networks are dense": (method == "dense", ("sparsity.actor", "sparsity.critic")),
+        "networks are dense": (run.sparsity.method == "dense", _SPARSE),
         "init_from is given": (run.init_from, ("exploration.random_steps",)),
-        "masks never change": (method in ("dense", "tiny", "static"), _CHANGES),
-        "no network has masks": (method in ("dense", "tiny"), ("sparsity.compressed_products",)),
+        "masks never change": (methods <= {"dense", "tiny", "static"}, _CHANGES),
+        "no network has masks": (methods <= {"dense", "tiny"}, ("sparsity.compressed_products",)),
         "scheme is fp32": (run.scheme == FP32, ("learner.quantization_aware_after",)),
     }
     return ((reason, names) for reason, (is_so, names) in reasons.items() if is_so)

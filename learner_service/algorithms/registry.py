@@ -37,9 +37,12 @@ def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.devic
     """
     algorithm = chosen_algorithm(config)
     _check_actions(config.algorithm, algorithm, spec)
-    methods, method = getattr(algorithm, "sparsity_methods", ("dense",)), config.sparsity.method
-    if method not in methods:
-        raise UserError(f"sparsity.method: algorithm {config.algorithm} supports {', '.join(methods)}, got {method}")
+    methods = getattr(algorithm, "sparsity_methods", ("dense",))
+    for method in (config.sparsity.method, *sorted(config.sparsity.methods)):
+        if method not in methods:
+            raise UserError(
+                f"sparsity.method: algorithm {config.algorithm} supports {', '.join(methods)}, got {method}"
+            )
     device = device or torch.device("cpu")
     if config.algorithm in _OURS:
         return algorithm(config, spec, device)

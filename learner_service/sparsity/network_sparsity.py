@@ -2,13 +2,14 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import nn
 
 from actorq.config.run_config import RunConfig
-from actorq.config.sparsity import SparsityConfig, SparsityMethod
+from actorq.config.settings import flag_text, value_text
+from actorq.config.sparsity import Part, SparsityConfig, SparsityMethod
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.kernels.parameters import FlatParameters
@@ -21,7 +22,7 @@ from learner_service.sparsity.topology import CosineSchedule, Topology
 from learner_service.sparsity.trace import Traced, trace
 from learner_service.sparsity.weights import Weight, maskable_weights, multiply_by
 
-Network = Literal["actor", "critic"]
+Network = Part
 
 METHODS: tuple[SparsityMethod, ...] = get_args(SparsityMethod)
 """All methods. An algorithm whose networks come from a NetworkSparsity supports all of them."""
@@ -58,7 +59,7 @@ class NetworkSparsity:
         make: makes the network with given sizes, to read the shapes of its parameters.
         Raises UserError when no sizes make the network small enough.
         """
-        if self._settings.method != "tiny":
+        if self._settings.method_of(network) != "tiny":
             return tuple(sizes)
         self._full[network] = _weights_of(make, sizes)
         return _tiny_sizes(sizes, 1.0 - self._sparsity(network), make, f"sparsity.{network}")
@@ -71,8 +72,8 @@ class NetworkSparsity:
         updates_per_step: updates of the run for each step of this network.
         Raises UserError when a layer would have no weights, or when masks would change with every step or never.
         """
-        settings = self._settings
-        if settings.method not in _MASKED:
+        settings, method = self._settings, self._settings.method_of(network)
+        if method not in _MASKED:
             return None
         if settings.period_updates <= updates_per_step:
             raise UserError(
@@ -97,11 +98,11 @@ class NetworkSparsity:
             vector=parameters.vector,
             targets=[target.vector for target in targets],
             products=products,
-            growth=growth.get(settings.method, by_gradient),
+            growth=growth.get(method, by_gradient),
             schedule=self._schedule,
             generator=generator,
             updates_per_step=updates_per_step,
-            signature=(METHODS.index(settings.method), structured, *counts),
+            signature=(METHODS.index(method), structured, *counts),
         )
 
     def cost(self, network: Network, parameters: FlatParameters, topology: Topology | None) -> Callable[[], Cost]:
@@ -153,9 +154,11 @@ def check_same_topology(config: RunConfig, checkpoint: Mapping[str, Any]) -> Non
     saved = SparsityConfig().model_dump() | checkpoint.get("sparsity", {})
     for name, configured in config.sparsity.topology.items():
         if (had := saved[name]) != configured:
+            setting = f"sparsity.{name}"
             raise UserError(
-                f"the run's checkpoint has sparsity.{name} {had}, but the configuration has {configured}; resume with "
-                f"--sparsity.{name} {had}, or start a new run in another --run-directory"
+                f"the run's checkpoint has {setting} {value_text(had)}, but the configuration has "
+                f"{value_text(configured)}; resume with {flag_text(setting, had)}, or start a new run in another "
+                "--run-directory"
             )
 
 

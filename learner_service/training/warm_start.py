@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from actorq.config.run_config import RunConfig
-from actorq.config.settings import value_text
+from actorq.config.settings import flag_text, value_text
 from actorq.config.sparsity import SparsityConfig
 from actorq.domain.columns import columns_of
 from actorq.domain.leaves import Leaf
@@ -32,17 +32,19 @@ def check_settings(source: Source, config: RunConfig) -> None:
     # Checkpoints of earlier versions lack these values. Then the shapes of the parameters decide.
     for name, there in values.get("network_settings", {}).items():
         if name in here and there != here[name]:
-            raise _refusal(source, name, there, here[name], f"give {_flag(name, there)}")
+            raise _refusal(source, name, there, here[name], f"give {flag_text(name, there)}")
     topology = SparsityConfig().model_dump() | values.get("sparsity", {})
     for name, configured in config.sparsity.topology.items():
         there = topology[name]
-        if name == "method":
+        if name.endswith("method"):
             # The masks come with the weights. The method decides only how they change later.
             fits = there == configured or {there, configured}.isdisjoint(("dense", "tiny"))
         else:
             fits = there == configured
         if not fits:
-            raise _refusal(source, f"sparsity.{name}", there, configured, f"give {_flag(f'sparsity.{name}', there)}")
+            raise _refusal(
+                source, f"sparsity.{name}", there, configured, f"give {flag_text(f'sparsity.{name}', there)}"
+            )
 
 
 def check_fits(source: Source, config: RunConfig, spec: EnvironmentSpec, algorithm: AnyAlgorithm) -> None:
@@ -189,13 +191,6 @@ def _refusal(source: Source, name: str, there: object, here: object, advice: str
         f"init_from: expected {name} {_shown(here)} as in this run, got {_shown(there)} in {source.checkpoint}; "
         f"{advice}, {_OTHERWISE}"
     )
-
-
-def _flag(name: str, value: object) -> str:
-    flag = name.replace("_", "-")
-    if isinstance(value, bool):
-        return f"--{flag}" if value else f"--no-{flag}"
-    return f"--{flag} {_shown(value)}"
 
 
 def _shown(value: object) -> str:

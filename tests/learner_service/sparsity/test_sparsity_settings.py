@@ -111,6 +111,53 @@ def test_structure_needs_masks_that_change(method: str) -> None:
         config(method=method, structured=True)
 
 
+@pytest.mark.parametrize(
+    ("sparsity", "actor", "critic"),
+    [
+        ({"method": "rlx2"}, "rlx2", "rlx2"),
+        ({"method": "rlx2", "actor_method": "static"}, "static", "rlx2"),
+        ({"method": "rigl", "critic_method": "dense"}, "rigl", "dense"),
+        ({"method": "dense", "actor_method": "rigl"}, "dense", "dense"),
+    ],
+)
+def test_a_part_may_have_a_method_of_its_own(sparsity: dict[str, Any], actor: str, critic: str) -> None:
+    chosen = config(**sparsity).sparsity
+    assert (chosen.method_of("actor"), chosen.method_of("critic")) == (actor, critic)
+
+
+def masks(**sparsity: Any) -> dict[str, bool]:
+    """Whether the networks of TD3 have masks that change, by network. Networks without masks are left out."""
+    made = make_algorithm(config("td3", actor=0.5, critic=0.5, **sparsity), ARMS)
+    topologies = {name: network.topology for name, network in made.networks.items()}  # type: ignore[attr-defined]
+    return {name: each.growth is not None for name, each in topologies.items() if each is not None}
+
+
+def test_a_static_policy_trains_beside_dynamic_critics() -> None:
+    assert masks(method="rlx2", actor_method="static") == {"actor": False, "critic": True}
+    assert masks(method="rigl", actor_method="dense") == {"critic": True}
+    assert masks(method="static", critic_method="tiny") == {"actor": False}
+
+
+def test_the_method_of_a_part_must_be_one_that_the_algorithm_supports() -> None:
+    assert re.match(
+        r"sparsity\.method: .* dense, static, got rigl$",
+        refusal(f"{__name__}:Static", method="static", critic_method="rigl"),
+    )
+
+
+def test_masks_of_one_part_that_would_never_change_are_refused() -> None:
+    tree = {"max_environment_steps": 400, "rate_limiter": {"samples_per_insert": 256.0}, "td3": {"batch_size": 256}}
+    sparsity = {"method": "static", "critic_method": "set", "actor": 0.5, "critic": 0.5, "period_updates": 400}
+    with pytest.raises(UserError, match=r"sparsity\.period_updates: .*400 updates"):
+        make_algorithm(RunConfig.model_validate({"algorithm": "td3", **tree, "sparsity": sparsity}), ARMS)
+
+
+def test_structure_needs_a_policy_whose_masks_change() -> None:
+    with pytest.raises(ValueError, match=r"sparsity\.actor_method .*got static"):
+        config(method="rlx2", actor_method="static", structured=True)
+    config(method="static", actor_method="rigl", structured=True)
+
+
 # Resuming
 
 
@@ -134,10 +181,10 @@ def test_outputs_without_inputs_are_refused() -> None:
     make_algorithm(config("sac", **{**tree, "structured": False}), wide)
 
 
-@pytest.mark.parametrize("name", ["actor", "critic"])
-def test_a_sparsity_without_a_method_is_refused(name: str) -> None:
+@pytest.mark.parametrize(("name", "value"), [("actor", 0.9), ("critic", 0.9), ("actor_method", "static")])
+def test_a_sparsity_without_a_method_is_refused(name: str, value: object) -> None:
     with pytest.raises(UserError, match=rf"sparsity\.{name} .*sparsity\.method"):
-        build(RunConfig, {"sparsity": {name: 0.9}})
+        build(RunConfig, {"sparsity": {name: value}})
 
 
 def test_the_same_topology_is_accepted_with_another_schedule() -> None:
@@ -159,6 +206,11 @@ def test_the_same_topology_is_accepted_with_another_schedule() -> None:
         ({"method": "set", "actor": 0.9}, {"method": "set", "actor": 0.8}, r"actor 0\.9, .* 0\.8;"),
         ({"method": "set", "critic": 0.9}, {"method": "set", "critic": 0.8}, r"critic 0\.9, .* 0\.8;"),
         ({"method": "set", "structured": True}, {"method": "set"}, "structured True, .* False;"),
+        (
+            {"method": "set", "actor_method": "static"},
+            {"method": "set"},
+            "actor_method static, .* none; resume with",
+        ),
     ],
 )
 def test_another_topology_gives_one_line(saved: dict[str, Any], configured: dict[str, Any], fact: str) -> None:
