@@ -68,22 +68,32 @@ class GaussianPolicy(ContinuousPolicy):
         return self.scale(torch.tanh(drawn)), self.scale(torch.tanh(mean))
 
     def sample(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions for the critics, float32[B, A] in [-1, 1], and the logarithms of their densities, float32[B].
-
-        For a = tanh(u) with u = mean + deviation * noise (arXiv 1812.05905, appendix C, equation 26):
-
-            log p(a) = sum_components log N(u; mean, deviation) - log(1 - tanh(u)^2)
-            log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))
-
-        The second line stays exact where 1 - tanh(u)^2 is 0 in float32.
-        """
-        mean, log_deviation = self._gaussian(observations)
-        drawn = mean + log_deviation.exp() * noise
-        gaussian = -0.5 * (noise.square() + math.log(2 * math.pi)) - log_deviation
-        squash = 2.0 * (math.log(2.0) - drawn - functional.softplus(-2.0 * drawn))
-        return torch.tanh(drawn), (gaussian - squash).sum(1)
+        """Actions for the critics and the logarithms of their densities; see `sample_of`."""
+        return sample_of(self.computed(observations), noise)
 
     def _gaussian(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Means and log standard deviations, float32[B, A] each."""
-        mean, log_deviation = self.computed(observations).chunk(2, dim=1)
-        return mean, log_deviation.clamp(_LOWEST, _HIGHEST)
+        return _gaussian_of(self.computed(observations))
+
+
+def sample_of(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions for the critics, float32[B, A] in [-1, 1], and the logarithms of their densities, float32[B].
+
+    outputs: of a Gaussian policy's last layer, float32[B, 2 A]. noise: standard normal, float32[B, A].
+    For a = tanh(u) with u = mean + deviation * noise (arXiv 1812.05905, appendix C, equation 26):
+
+        log p(a) = sum_components log N(u; mean, deviation) - log(1 - tanh(u)^2)
+        log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u))
+
+    The second line stays exact where 1 - tanh(u)^2 is 0 in float32.
+    """
+    mean, log_deviation = _gaussian_of(outputs)
+    drawn = mean + log_deviation.exp() * noise
+    gaussian = -0.5 * (noise.square() + math.log(2 * math.pi)) - log_deviation
+    squash = 2.0 * (math.log(2.0) - drawn - functional.softplus(-2.0 * drawn))
+    return torch.tanh(drawn), (gaussian - squash).sum(1)
+
+
+def _gaussian_of(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    mean, log_deviation = outputs.chunk(2, dim=1)
+    return mean, log_deviation.clamp(_LOWEST, _HIGHEST)

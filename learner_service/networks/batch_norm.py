@@ -1,0 +1,114 @@
+"""An MLP with batch normalization and unit rows (arXiv 2509.25174), and its folding into plain linear layers.
+
+For a layer's input x, its weights W without bias, and statistics mean and variance of W x over a batch:
+
+    y = ReLU(scale (W x - mean) / sqrt(variance + epsilon) + shift)      arXiv 1502.03167, algorithm 1
+
+The raw input is normalized in the same way before the first layer. Each row of W has norm 1 after each optimizer step,
+which changes no output: the normalization cancels the norm. The norm therefore cannot grow, and the step size keeps its
+meaning.
+
+With running statistics all this is linear up to the ReLU. An actor's policy therefore has plain linear layers:
+
+    y = ReLU(W' x + b'),   W' = f W,   b' = shift - f mean,   f = scale / sqrt(variance + epsilon)       backward
+    W (f x + b) = (W f) x + W b                                                                          forward
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from learner_service.kernels.linear import Linear, keep_fp32
+
+# Both as in the published code of arXiv 2604.04539.
+MOMENTUM = 0.01
+EPSILON = 1e-5
+
+
+class NormalizedMLP(nn.Module):
+    """Hidden layers with batch normalization and unit rows, and a linear head. It normalizes with its batch only.
+
+    sizes: inputs, and units of each hidden layer. outputs: of the head, which has a bias and no normalization.
+    statistics: running mean and variance of all normalized values, float32[2, sum(sizes)]. Only `fold_into` reads them.
+    forward: float32[B, sizes[0]] -> outputs float32[B, outputs], and the statistics of this batch, float32[2,
+        sum(sizes)], without gradient. The variance has divisor B.
+    """
+
+    statistics: Tensor
+
+    def __init__(self, sizes: Sequence[int], outputs: int) -> None:
+        super().__init__()
+        self._sizes = tuple(sizes)
+        self.layers = nn.ModuleList(Linear(inputs, units, bias=False) for inputs, units in pairwise(sizes))
+        self.head = keep_fp32(Linear(sizes[-1], outputs))
+        self.scales = nn.ParameterList(torch.ones(size) for size in sizes)
+        self.shifts = nn.ParameterList(torch.zeros(size) for size in sizes)
+        keep_fp32(self._linear(0))
+        for layer in self.layers:
+            assert isinstance(layer, Linear)
+            nn.init.orthogonal_(layer.weight)
+        self.project()
+        total = sum(sizes)
+        self.register_buffer("statistics", torch.stack((torch.zeros(total), torch.ones(total))))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the outputs and the statistics."""
+        y, mean, factor = self._normalized(x, 0)
+        means, factors = [mean], [factor]
+        for number, layer in enumerate(self.layers, 1):
+            y, mean, factor = self._normalized(layer(y), number)
+            y = y.relu()
+            means.append(mean)
+            factors.append(factor)
+        with torch.no_grad():
+            # The operation returns 1 / sqrt(variance + epsilon).
+            variances = torch.cat(factors).pow(-2).sub(EPSILON).clamp(min=0.0)
+            statistics = torch.stack((torch.cat(means), variances))
+        return self.head(y), statistics
+
+    @torch.no_grad()
+    def follow(self, statistics: Tensor) -> None:
+        """Move the running statistics toward those of a batch."""
+        self.statistics.lerp_(statistics, MOMENTUM)
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Divide each row of the hidden weights by its norm."""
+        for number in range(len(self.layers)):
+            weight = self._linear(number).weight
+            weight.div_(torch.linalg.vector_norm(weight, dim=1, keepdim=True).clamp_(min=1e-12))
+
+    @torch.no_grad()
+    def fold_into(self, layers: nn.Module, head: nn.Linear) -> None:
+        """Copy this network to a plain MLP of the same sizes, whose outputs are those with running statistics.
+
+        layers: has one linear layer with a bias for each hidden layer, in order, and a ReLU after each.
+        """
+        plain = [layer for layer in layers.modules() if isinstance(layer, nn.Linear)]
+        means, variances = (part.split(self._sizes) for part in self.statistics)
+        factors = [scale * torch.rsqrt(each + EPSILON) for scale, each in zip(self.scales, variances, strict=True)]
+        offsets = [shift - factor * mean for shift, factor, mean in zip(self.shifts, factors, means, strict=True)]
+        for number, layer in enumerate(plain):
+            weight = self._linear(number).weight
+            factor, offset = factors[number + 1], offsets[number + 1]
+            if number == 0:
+                offset = offset + factor * (weight @ offsets[0])
+                weight = weight * factors[0]
+            layer.weight.copy_(factor.unsqueeze(1) * weight)
+            layer.bias.copy_(offset)
+        head.weight.copy_(self.head.weight)
+        head.bias.copy_(self.head.bias)
+
+    def _normalized(self, x: Tensor, number: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The normalized values, and their mean and 1 / sqrt(variance + epsilon) in this batch."""
+        found: tuple[Tensor, Tensor, Tensor] = torch.native_batch_norm(
+            x, self.scales[number], self.shifts[number], None, None, True, MOMENTUM, EPSILON
+        )
+        return found
+
+    def _linear(self, number: int) -> Linear:
+        layer = self.layers[number]
+        assert isinstance(layer, Linear)
+        return layer
