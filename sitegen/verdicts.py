@@ -14,7 +14,7 @@ from sitegen.results import NEWER, command, load, page, stored, target_of
 _ROOT = Path(__file__).parents[1]
 # Parts of a name that may differ between two measurements of the same target: remarks and the number of seeds.
 _VARIES = re.compile(r" \([^)]*\)|\d+ seeds\b|\bof \d+$")
-_ALGORITHM = "dqn|d4pg|td3|sac|ppo|impala"
+_ALGORITHM = "dqn|d4pg|td3|sac|xqc|ppo|impala"
 _TASK = re.compile(rf"(?:({_ALGORITHM})/)?(?:dm_control/|ALE/)?([\w-]+)(?:/(\d+))?")
 _WORDS = {"torch": "PyTorch", "fp32": "FP32", "rigl": "RigL", "static": "static masks"}
 

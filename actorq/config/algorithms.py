@@ -121,6 +121,41 @@ class SACConfig(AlgorithmConfig):
     )
 
 
+class XQCConfig(AlgorithmConfig):
+    """XQC: SAC with batch normalization, unit rows and categorical critics (arXiv 2509.25174), in a small size."""
+
+    fixed = ("policy_sizes", "critic_sizes", "atoms")
+    ignored = ("exploration.noise", "learner.compile")
+
+    policy_sizes: LayerSizes = Field((128, 128), description="units of each hidden layer of the policy")
+    critic_sizes: LayerSizes = Field((256, 256), description="units of each hidden layer of both critics")
+    learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy, critics and temperature")
+    target_rate: Annotated[float, Field(gt=0, le=1)] = Field(0.01, description=_TARGET_RATE)
+    policy_delay: PositiveInt = Field(2, description="critic updates per update of the policy")
+    atoms: Annotated[Whole, Field(ge=2)] = Field(
+        101, description="number of values of the critics' return distributions"
+    )
+    value_min: float = Field(-150.0, description="lowest value of the return distributions")
+    value_max: float = Field(150.0, description="highest value of the return distributions")
+    temperature: PositiveFloat | None = Field(
+        None,
+        description="weight alpha of the entropy, in tenths of value_max - value_min; none: adjusted until the entropy "
+        "reaches target_entropy",
+    )
+    initial_temperature: PositiveFloat = Field(0.01, description="alpha before the first update, if it is adjusted")
+    target_entropy: float | None = Field(
+        None,
+        description="entropy in nats that alpha is adjusted to, below 0.693 per action component; none: minus half the "
+        "number of components",
+    )
+
+    @model_validator(mode="after")
+    def _values_ascend(self) -> "XQCConfig":
+        if self.value_min >= self.value_max:
+            raise ValueError(f"xqc.value_min must be below xqc.value_max ({self.value_max:g}), got {self.value_min:g}")
+        return self
+
+
 class OnPolicyConfig(Settings):
     """Settings of every on-policy algorithm. It has a queue instead of the replay. See also AlgorithmConfig."""
 
@@ -199,6 +234,7 @@ ALGORITHMS: dict[str, type[AlgorithmConfig] | type[OnPolicyConfig]] = {
     "d4pg": D4PGConfig,
     "td3": TD3Config,
     "sac": SACConfig,
+    "xqc": XQCConfig,
     "ppo": PPOConfig,
     "impala": IMPALAConfig,
 }

@@ -99,6 +99,7 @@ _OF_ALGORITHM: dict[str, dict[str, Any]] = {
     },
     "td3": merged(_ONE_UPDATE_PER_STEP, {"td3": {"learning_rate": 1e-3}, "exploration": {"noise": 0.1}}),
     "sac": _ONE_UPDATE_PER_STEP,
+    "xqc": _ONE_UPDATE_PER_STEP,
     "ppo": ON_POLICY,
     # A rollout of this preset takes less time than sending a policy to the actors.
     "impala": {**ON_POLICY, "queue": {"max_policy_lag": 32}},
@@ -148,6 +149,8 @@ _OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
     ("d4pg", "MuJoCo"): {"d4pg": {"value_min": -200.0, "value_max": 1_500.0}},
     ("td3", "Pendulum"): _PENDULUM,
     ("sac", "Pendulum"): {**_PENDULUM, "sac": {"learning_rate": 1e-3}},
+    ("xqc", "Pendulum"): {**_PENDULUM, "xqc": {"learning_rate": 1e-3, "value_min": -1_500.0, "value_max": 0.0}},
+    ("xqc", "MuJoCo"): {"xqc": {"value_min": -200.0, "value_max": 1_500.0}},
     ("td3", "MountainCarContinuous"): {
         **_MOUNTAIN_CAR_CONTINUOUS,
         "td3": {"discount": 0.999},

@@ -49,7 +49,7 @@ class RunConfig(Settings):
         "python", description="library that steps the environments: python (their own) or EnvPool"
     )
     algorithm: Annotated[str, Field(min_length=1), DefaultText("by the environment"), ESSENTIAL] = Field(
-        "dqn", description="dqn, d4pg, td3, sac, ppo, impala, an installed one, or MODULE:CLASS"
+        "dqn", description="dqn, d4pg, td3, sac, xqc, ppo, impala, an installed one, or MODULE:CLASS"
     )
     algorithm_args: dict[str, Any] = Field(
         {}, description="settings of an algorithm that is not built in: NAME=VALUE,NAME=VALUE or a YAML or JSON mapping"
@@ -103,6 +103,7 @@ class RunConfig(Settings):
     d4pg: algorithms.D4PGConfig = algorithms.D4PGConfig()
     td3: algorithms.TD3Config = algorithms.TD3Config()
     sac: algorithms.SACConfig = algorithms.SACConfig()
+    xqc: algorithms.XQCConfig = algorithms.XQCConfig()
     ppo: PPOConfig = PPOConfig()
     impala: IMPALAConfig = IMPALAConfig()
     sparsity: SparsityConfig = SparsityConfig()

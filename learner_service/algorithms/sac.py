@@ -40,25 +40,27 @@ from learner_service.sparsity import Flops
 class Temperature(nn.Module):
     """The weight alpha of the entropy: constant, or adjusted until the policy has the target entropy.
 
-    target_entropy: in nats, of actions in [-1, 1].
-    log_alpha: of the adjusted weight. A constant weight is not a parameter, so a resumed run uses the weight in its
-        settings.
+    constant: the constant weight; None for an adjusted one, which begins at `initial`. A constant weight is not a
+        parameter, so a resumed run uses the weight in its settings.
+    target_entropy: in nats, of actions in [-1, 1]. components: of an action. name: of the algorithm's settings.
+    log_alpha: of the adjusted weight.
 
     Raises UserError when no policy has the target entropy, because alpha would grow without bound.
     """
 
-    def __init__(self, config: SACConfig, components: int) -> None:
+    def __init__(
+        self, constant: float | None, target_entropy: float, components: int, name: str = "sac", initial: float = 1.0
+    ) -> None:
         super().__init__()
-        self.target_entropy = float(-components) if config.target_entropy is None else config.target_entropy
-        initial = 1.0 if config.temperature is None else config.temperature
-        self.log_alpha = nn.Parameter(torch.tensor(math.log(initial)))
-        self._is_constant = config.temperature is not None
-        self._constant = initial
+        self.target_entropy = target_entropy
+        self._is_constant = constant is not None
+        self._constant = initial if constant is None else constant
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(self._constant)))
         most = components * math.log(2)
         if not self._is_constant and self.target_entropy >= most:
             raise UserError(
-                f"sac.target_entropy must be below A log 2 = {most:.4g}, the entropy of uniform actions in [-1, 1], "
-                f"got {self.target_entropy:g}"
+                f"{name}.target_entropy must be below A log 2 = {most:.4g}, the entropy of uniform actions in "
+                f"[-1, 1], got {self.target_entropy:g}"
             )
 
     @property
@@ -88,7 +90,9 @@ class SAC(GradientAlgorithm):
     def make_networks(self, settings: SACConfig) -> None:
         """Make alpha, pi, and the two Q, which are one module."""
         sizes, rate = settings.hidden_sizes, settings.learning_rate
-        self.temperature = Temperature(settings, math.prod(self._spec.actions.shape)).to(self._device)
+        components = math.prod(self._spec.actions.shape)
+        target_entropy = float(-components) if settings.target_entropy is None else settings.target_entropy
+        self.temperature = Temperature(settings.temperature, target_entropy, components).to(self._device)
         # One parameter vector for policy and temperature, because they are updated together.
         self._pi = self.network("actor", GaussianPolicy, sizes, rate, has_target=False, besides=(self.temperature,))
         self._q = self.network("critic", TwinCritic, sizes, rate)
@@ -121,7 +125,7 @@ class SAC(GradientAlgorithm):
         # The policy samples outside of the compiled function, because quantized layers may replace its layers.
         with torch.no_grad():
             drawn = self.policy.sample(batch.bootstrap_observations, following)
-            soft = batch.returns if between is None else self._soft_returns(batch, between, alpha)
+            soft = batch.returns if between is None else soft_returns(batch, self.policy, between, alpha)
         batch = batch.without("between_observations", "between_discounts").with_columns(returns=soft)
         return self._loss(batch, *drawn, alpha)  # type: ignore[no-any-return]
 
@@ -143,16 +147,20 @@ class SAC(GradientAlgorithm):
         errors = targets - self._q(batch.observations, self.policy.scale.normalize(batch.actions))
         return 0.5 * (batch.weights * errors.square().sum(0)).mean(), errors.detach().abs().mean(0)
 
-    def _soft_returns(self, batch: Batch, noise: Tensor, alpha: Tensor) -> Tensor:
-        """The returns, float32[B], plus the entropies of the steps in between."""
-        _, log_probabilities = self.policy.sample(batch.between_observations.flatten(0, 1), noise)
-        entropies = -log_probabilities.view_as(batch.between_discounts)
-        soft: Tensor = batch.returns + alpha * (batch.between_discounts * entropies).sum(1)
-        return soft
-
     @property
     def flops(self) -> Flops:
         """FLOPs of the targets with their entropies, of both critics, and of the policy through both critics."""
         actor, critics = self._pi.cost, self._q.cost
         targets = (1 + self._steps_between) * actor + critics
         return Flops(action=actor, update=self.batch_size * (targets + 3 * critics + 3 * actor + critics))
+
+
+def soft_returns(batch: Batch, policy: GaussianPolicy, noise: Tensor, alpha: Tensor) -> Tensor:
+    """The returns, float32[B], plus alpha times the discounted entropies of the steps in between.
+
+    noise: standard normal, float32[B * (m - 1), components].
+    """
+    _, log_probabilities = policy.sample(batch.between_observations.flatten(0, 1), noise)
+    entropies = -log_probabilities.view_as(batch.between_discounts)
+    soft: Tensor = batch.returns + alpha * (batch.between_discounts * entropies).sum(1)
+    return soft

@@ -23,7 +23,9 @@ PENDULUM = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec(
 UNBOUNDED = EnvironmentSpec("Free-v0", ArraySpec((3,), "float32"), ArraySpec((1,), "float32"), ())
 
 
-@pytest.mark.parametrize(("name", "spec"), [("dqn", SPEC), ("d4pg", PENDULUM), ("td3", PENDULUM), ("sac", PENDULUM)])
+@pytest.mark.parametrize(
+    ("name", "spec"), [("dqn", SPEC), ("d4pg", PENDULUM), ("td3", PENDULUM), ("sac", PENDULUM), ("xqc", PENDULUM)]
+)
 def test_each_built_in_algorithm_is_made_by_its_name(name: str, spec: EnvironmentSpec) -> None:
     config = RunConfig(algorithm=name, seed=3)
     algorithm = make_algorithm(config, spec)
@@ -60,7 +62,7 @@ def test_an_installed_package_adds_an_algorithm_as_an_entry_point(monkeypatch: p
 
     monkeypatch.setattr(registry, "entry_points", installed)
     assert algorithm_class("patient").name == "patient-dqn"
-    with pytest.raises(UserError, match="expected dqn, d4pg, td3, sac, ppo, impala, patient, or MODULE:CLASS"):
+    with pytest.raises(UserError, match="expected dqn, d4pg, td3, sac, xqc, ppo, impala, patient, or MODULE:CLASS"):
         algorithm_class("hasty")
 
 
@@ -166,7 +168,7 @@ def test_an_algorithm_that_cannot_be_made_gives_one_line(name: str, message: str
             "dqn",
             PENDULUM,
             "algorithm dqn needs discrete actions, but Pendulum-v1 has continuous ones of shape [1]; for continuous "
-            "actions use d4pg, td3, sac, ppo, impala",
+            "actions use d4pg, td3, sac, xqc, ppo, impala",
         ),
         (
             "sac",

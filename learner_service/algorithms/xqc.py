@@ -1,0 +1,204 @@
+"""XQC (Palenicek et al. 2025, arXiv 2509.25174): SAC with batch normalization, unit rows and categorical critics.
+
+One update, for transitions i of a batch with importance weights w_i. The critics Z_1, Z_2 predict probabilities p_j of
+fixed values z. Q_j(s, a) = sum_k p_jk(s, a) z_k. A bar marks networks that are normalized with their own batch.
+
+    a'      ~ pi(. | s'; phi)                                                    with running statistics
+    p^-     = Z_c(s', a'; theta^-)   in the joint batch [s, a; s', a'],  c = argmin_j Q_j(s', a'; theta^-)
+    y_i     = Phi( r + gamma (z - alpha log pi(a' | s')) with probabilities p^- )     arXiv 1707.06887, eq. 7
+    L_Z     = mean_i w_i 1/2 sum_j -sum_k y_ik log p_jk(s, a; theta)   in the joint batch   cross entropy
+    L_pi    = mean_i alpha log pi(a_i | s) - min_j Q_j(s, a_i; theta),  a_i ~ pi(. | s; phi)    arXiv 1812.05905, eq. 9
+    L_alpha = -log alpha mean_i (log pi(a_i | s) + target entropy)                              arXiv 1812.05905, eq. 18
+    theta^- <- tau theta + (1 - tau) theta^-
+
+L_Z is minimized first. L_pi and L_alpha are minimized in every `policy_delay`-th update, with the updated critics. Then
+the targets move. After each gradient step, every row of a hidden weight is divided by its norm.
+
+Joint batch (CrossQ, arXiv 1902.05605, section 4): the critics see (s, a) and (s', a') as one batch, because both must
+be normalized alike. Only the first half has a loss, but gradients flow through the shared statistics. Unlike CrossQ,
+XQC keeps target critics. They normalize with the statistics of the joint batch, too. Only parameters are averaged.
+
+Running statistics are needed for a', for actors, and for Q in L_pi. All three compute with plain layers, into which
+the normalization is folded (networks/batch_norm.py). `policy` is the folded policy, so actors run ordinary layers. In
+L_pi the policy itself is normalized with the batch of s.
+
+Values are in units of a tenth of value_max - value_min. alpha and the losses are in these units; priorities are not. A
+transition's new priority is the mean of |E[y_i] - Q_j(s, a)|. Returns of n steps are those of SAC, with the entropies
+of the steps in between.
+"""
+
+import math
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from actorq.config.algorithms import ActionSpace, XQCConfig
+from actorq.config.sparsity import SparsityMethod
+from actorq.errors import UserError
+from learner_service.algorithms.gradient import GradientAlgorithm
+from learner_service.algorithms.sac import Temperature, soft_returns
+from learner_service.batch import Batch
+from learner_service.networks import GaussianPolicy, Support
+from learner_service.networks.continuous import sample_of
+from learner_service.networks.normalized import NormalizedCritics, NormalizedPolicy, PlainCritics
+from learner_service.networks.observations import has_images, need_encoders
+from learner_service.sparsity import Flops
+
+# The range of the values in their unit.
+_RANGE = 10.0
+# Target entropy of each component, in nats. arXiv 2604.04539 uses -0.478.
+_ENTROPY = -0.5
+
+
+class XQC(GradientAlgorithm):
+    """Normalized soft actor-critic; see the module's docstring for the update."""
+
+    name = "xqc"
+    action_spaces: ClassVar[tuple[ActionSpace, ...]] = XQCConfig.actions
+    sparsity_methods: ClassVar[tuple[SparsityMethod, ...]] = ("dense",)
+    takes_noise = True
+    needs_windows = True
+    settings = XQCConfig
+    policy: GaussianPolicy
+    _settings: XQCConfig
+
+    def make_networks(self, settings: XQCConfig) -> None:
+        """Make alpha, pi and Z, and the plain networks that pi and Z are folded into."""
+        self._check()
+        spec, normalizer, rate = self._spec, self._normalizer, settings.learning_rate
+        self._unit = (settings.value_max - settings.value_min) / _RANGE
+        lowest, highest = settings.value_min / self._unit, settings.value_max / self._unit
+        self._support = Support(lowest, highest, settings.atoms).to(self._device)
+        components = math.prod(spec.actions.shape)
+        target_entropy = _ENTROPY * components if settings.target_entropy is None else settings.target_entropy
+        self.temperature = Temperature(
+            settings.temperature, target_entropy, components, self.name, settings.initial_temperature
+        ).to(self._device)
+        self._pi = self.network(
+            *("actor", NormalizedPolicy, settings.policy_sizes, rate),
+            has_target=False,
+            updates_per_step=settings.policy_delay,
+            besides=(self.temperature,),
+        )
+        critics = partial(NormalizedCritics, atoms=settings.atoms)
+        self._z = self.network("critic", critics, settings.critic_sizes, rate)
+        self.policy = GaussianPolicy(spec, settings.policy_sizes, normalizer).to(self._device).requires_grad_(False)
+        self._folded_z = PlainCritics(spec, settings.critic_sizes, settings.atoms, normalizer=normalizer)
+        self._folded_z.to(self._device)
+        self._pi.network.fold_into(self.policy)
+        self._improve_critics = self.descent(self._z, self._critic_loss)
+        self._improve_policy = self.descent(self._pi, self._policy_loss)
+        # Number of sampled actions for the entropies in between, in the last update.
+        self._steps_between = settings.n_step - 1
+
+    def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Update the critics, then policy and temperature if they are due, then the target critics."""
+        rows, between = len(batch.weights), None
+        following = self.noise(rows)
+        if "between_discounts" in batch:
+            self._steps_between = batch.between_discounts.shape[1]
+            between = self.noise(batch.between_discounts.numel())
+        loss, errors, statistics = self._improve_critics(batch, following, between)
+        self._z.network.follow(statistics)
+        self._z.network.project()
+        self.updates += 1
+        if self.updates % self._settings.policy_delay == 0:
+            self._step_policy(batch.observations, self.noise(rows))
+        self._z.move_target(self._settings.target_rate)
+        return loss, errors
+
+    def _step_policy(self, observations: Tensor, noise: Tensor) -> None:
+        self._z.network.fold_into(self._folded_z)
+        policy_loss, statistics = self._improve_policy(observations, noise)
+        self._pi.network.body.follow(statistics)
+        self._pi.network.body.project()
+        self._pi.network.fold_into(self.policy)
+        self.report(policy_loss=policy_loss, temperature=self.temperature.alpha)
+
+    def _critic_loss(self, batch: Batch, following: Tensor, between: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """L_Z, the mean of both |E[y] - Q|, float32[B], and the statistics of the joint batch.
+
+        following, between: standard normal, as in SAC.
+        """
+        rows, values, alpha = len(batch.weights), self._support.values, self.temperature.alpha
+        with torch.no_grad():
+            batch = batch.with_columns(returns=batch.returns / self._unit)
+            drawn, log_probabilities = self.policy.sample(batch.bootstrap_observations, following)
+            soft = batch.returns if between is None else soft_returns(batch, self.policy, between, alpha)
+            observations = torch.cat((batch.observations, batch.bootstrap_observations))
+            actions = torch.cat((self.policy.scale.normalize(batch.actions), drawn))
+            logits, _ = self._z.target(observations, actions)
+            targets = self.targets(logits[:, rows:], soft, batch.bootstrap_discounts, alpha * log_probabilities)
+        logits, statistics = self._z.network(observations, actions)
+        logarithms = torch.log_softmax(logits[:, :rows], 2)
+        cross_entropies = -(targets * logarithms).sum(2)
+        with torch.no_grad():
+            errors = self._unit * (targets @ values - logarithms.exp() @ values).abs().mean(0)
+        return 0.5 * (batch.weights * cross_entropies.sum(0)).mean(), errors, statistics
+
+    def targets(self, logits: Tensor, returns: Tensor, discounts: Tensor, cost: Tensor) -> Tensor:
+        """y, float32[B, atoms], all in the unit of values.
+
+        logits: of the target critics at (s', a'), float32[2, B, atoms]. cost: alpha log pi(a' | s'), float32[B].
+        returns, discounts: float32[B].
+        """
+        first, second = torch.softmax(logits, 2)
+        values = self._support.values
+        smaller = torch.where((first @ values <= second @ values).unsqueeze(1), first, second)
+        return self._support.project(smaller, returns - discounts * cost, discounts)
+
+    def _policy_loss(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """L_pi + L_alpha, and the statistics of the batch. noise: standard normal, for a_i."""
+        outputs, statistics = self._pi.network(observations)
+        actions, log_probabilities = sample_of(outputs, noise)
+        values = torch.softmax(self._folded_z(observations, actions), 2) @ self._support.values
+        policy_loss = (self.temperature.alpha * log_probabilities - values.amin(0)).mean()
+        return policy_loss + self.temperature.loss(log_probabilities), statistics
+
+    def state(self) -> dict[str, Tensor]:
+        """As in `Trainable`, with the running statistics."""
+        return super().state() | {
+            "policy.statistics": self._pi.network.body.statistics.clone(),
+            "critic.statistics": self._z.network.statistics,
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state` returned. Raises KeyError or RuntimeError when names or shapes differ."""
+        super().load_state(state)
+        self._load_statistics(state)
+
+    def begin_from(self, state: dict[str, Tensor]) -> None:
+        """As in `Trainable`, with the running statistics."""
+        super().begin_from(state)
+        self._load_statistics(state)
+
+    def _load_statistics(self, state: dict[str, Tensor]) -> None:
+        self._pi.network.body.statistics.copy_(state["policy.statistics"])
+        self._z.network.set_statistics(state["critic.statistics"])
+        self._pi.network.fold_into(self.policy)
+
+    def _check(self) -> None:
+        """Raise UserError for what this algorithm does not support."""
+        if self._config.network or self._config.encoders or has_images(self._spec) or need_encoders(self._spec):
+            raise UserError(
+                f"algorithm {self.name} supports observations that are vectors, without network and encoders; "
+                "for images, several arrays and layers of your own use sac"
+            )
+        if self._config.learner.quantization_aware_after is not None:
+            raise UserError(
+                f"learner.quantization_aware_after: algorithm {self.name} does not support quantization-aware "
+                "training; use none, or another algorithm"
+            )
+
+    @property
+    def flops(self) -> Flops:
+        """FLOPs of the targets with their entropies, of both critics on the joint batch, and of the policy's updates.
+
+        All count as if the policy was updated in each update, divided by `policy_delay`.
+        """
+        actor, critics = self._pi.cost, self._z.cost
+        targets = (1 + self._steps_between) * actor + 2 * critics
+        policy = (1 / self._settings.policy_delay) * (3 * actor + critics)
+        return Flops(action=actor, update=self.batch_size * (targets + 6 * critics + policy))
