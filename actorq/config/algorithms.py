@@ -135,12 +135,16 @@ class XQCConfig(AlgorithmConfig):
     atoms: Annotated[Whole, Field(ge=2)] = Field(
         101, description="number of values of the critics' return distributions"
     )
-    value_min: float = Field(-150.0, description="lowest value of the return distributions")
-    value_max: float = Field(150.0, description="highest value of the return distributions")
+    value_min: float | None = Field(
+        None,
+        description="lowest value of the return distributions, given together with value_max; none: rewards are "
+        "divided by the running deviation of the discounted return, and values lie between -5 and 5",
+    )
+    value_max: float | None = Field(None, description="highest value of the return distributions; see value_min")
     temperature: PositiveFloat | None = Field(
         None,
-        description="weight alpha of the entropy, in tenths of value_max - value_min; none: adjusted until the entropy "
-        "reaches target_entropy",
+        description="weight alpha of the entropy, in units of scaled rewards or of (value_max - value_min) / 10; none: "
+        "adjusted until the entropy reaches target_entropy",
     )
     initial_temperature: PositiveFloat = Field(0.01, description="alpha before the first update, if it is adjusted")
     target_entropy: float | None = Field(
@@ -151,7 +155,9 @@ class XQCConfig(AlgorithmConfig):
 
     @model_validator(mode="after")
     def _values_ascend(self) -> "XQCConfig":
-        if self.value_min >= self.value_max:
+        if (self.value_min is None) != (self.value_max is None):
+            raise ValueError("xqc.value_min and xqc.value_max must be given together, or neither of them")
+        if self.value_min is not None and self.value_max is not None and self.value_min >= self.value_max:
             raise ValueError(f"xqc.value_min must be below xqc.value_max ({self.value_max:g}), got {self.value_min:g}")
         return self
 

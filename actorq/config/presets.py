@@ -149,8 +149,7 @@ _OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
     ("d4pg", "MuJoCo"): {"d4pg": {"value_min": -200.0, "value_max": 1_500.0}},
     ("td3", "Pendulum"): _PENDULUM,
     ("sac", "Pendulum"): {**_PENDULUM, "sac": {"learning_rate": 1e-3}},
-    ("xqc", "Pendulum"): {**_PENDULUM, "xqc": {"learning_rate": 1e-3, "value_min": -1_500.0, "value_max": 0.0}},
-    ("xqc", "MuJoCo"): {"xqc": {"value_min": -200.0, "value_max": 1_500.0}},
+    ("xqc", "Pendulum"): {**_PENDULUM, "xqc": {"learning_rate": 1e-3}},
     ("td3", "MountainCarContinuous"): {
         **_MOUNTAIN_CAR_CONTINUOUS,
         "td3": {"discount": 0.999},

@@ -92,6 +92,8 @@ class Algorithm(AnyAlgorithm, Protocol):
 
     Optional attribute:
     needs_windows: the targets have a term for each step of a window. With n > 1 batches have observations in between.
+    reward_bound: the replay divides rewards by the running deviation of the discounted return, or by more, so that no
+        discounted return of a stored episode exceeds this bound. Without it, or with None, rewards are unchanged.
     """
 
     takes_noise: bool

@@ -22,8 +22,11 @@ Running statistics are needed for a', for actors, and for Q in L_pi. All three c
 the normalization is folded (networks/batch_norm.py). `policy` is the folded policy, so actors run ordinary layers. In
 L_pi the policy itself is normalized with the batch of s.
 
-Values are in units of a tenth of value_max - value_min. alpha and the losses are in these units; priorities are not. A
-transition's new priority is the mean of |E[y_i] - Q_j(s, a)|. Returns of n steps are those of SAC, with the entropies
+The values z are in [-5, 5]. The replay divides rewards by max(std(G), max |G| / 5) of the running discounted return G
+when it draws them, as in arXiv 2604.04539. With `value_min` and `value_max` rewards are unchanged. Values then have a
+unit of (value_max - value_min) / 10, and so have alpha and the losses. Priorities are in units of the batch's returns.
+
+A transition's new priority is the mean of |E[y_i] - Q_j(s, a)|. Returns of n steps are those of SAC, with the entropies
 of the steps in between.
 """
 
@@ -46,8 +49,8 @@ from learner_service.networks.normalized import NormalizedCritics, NormalizedPol
 from learner_service.networks.observations import has_images, need_encoders
 from learner_service.sparsity import Flops
 
-# The range of the values in their unit.
-_RANGE = 10.0
+# Bound of the values in their unit.
+_BOUND = 5.0
 # Target entropy of each component, in nats. arXiv 2604.04539 uses -0.478.
 _ENTROPY = -0.5
 
@@ -68,8 +71,10 @@ class XQC(GradientAlgorithm):
         """Make alpha, pi and Z, and the plain networks that pi and Z are folded into."""
         self._check()
         spec, normalizer, rate = self._spec, self._normalizer, settings.learning_rate
-        self._unit = (settings.value_max - settings.value_min) / _RANGE
-        lowest, highest = settings.value_min / self._unit, settings.value_max / self._unit
+        self._unit, lowest, highest = 1.0, -_BOUND, _BOUND
+        if settings.value_min is not None and settings.value_max is not None:
+            self._unit = (settings.value_max - settings.value_min) / (2 * _BOUND)
+            lowest, highest = settings.value_min / self._unit, settings.value_max / self._unit
         self._support = Support(lowest, highest, settings.atoms).to(self._device)
         components = math.prod(spec.actions.shape)
         target_entropy = _ENTROPY * components if settings.target_entropy is None else settings.target_entropy
@@ -92,6 +97,11 @@ class XQC(GradientAlgorithm):
         self._improve_policy = self.descent(self._pi, self._policy_loss)
         # Number of sampled actions for the entropies in between, in the last update.
         self._steps_between = settings.n_step - 1
+
+    @property
+    def reward_bound(self) -> float | None:
+        """The bound of scaled returns, or None with `value_min` and `value_max`; see `Algorithm`."""
+        return _BOUND if self._settings.value_min is None else None
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Update the critics, then policy and temperature if they are due, then the target critics."""

@@ -14,8 +14,11 @@ from learner_service.replay.hindsight import OtherGoals
 from learner_service.replay.moments import ObservationMoments
 from learner_service.replay.n_step import Allocate, Returns, assemble, empty_batch
 from learner_service.replay.rate_limiter import RateLimiter
+from learner_service.replay.reward_scale import RewardScale
 from learner_service.replay.samplers import Sampled, Sampler
 from learner_service.replay.segment_buffer import SegmentBuffer
+from learner_service.replay.storage.columns import TERMINATED, TRUNCATED, VALID
+from learner_service.replay.storage.directory import Record
 from learner_service.replay.storage.store import Inserted, ReplayStore
 
 
@@ -30,15 +33,18 @@ class ReplayBuffer(SegmentBuffer):
         returns: Returns | DelayedReturns,
         moments: ObservationMoments | None = None,
         goals: OtherGoals | None = None,
+        reward_scale: RewardScale | None = None,
     ) -> None:
         """The limiter starts with the transitions of this run that the store already has.
 
         moments: count these at first use, or after `load_state_dict`. goals: for drawn transitions, with hindsight.
+        reward_scale: drawn returns are divided by its divisor at the time; None to leave them.
         """
         super().__init__(store, limiter, moments)
         self._sampler = sampler
         self._returns = returns
         self._goals = goals
+        self._reward_scale = reward_scale
         limiter.load_state_dict({"inserts": store.total_transitions, "samples": limiter.samples})
         segments = store.segments
         damaged = segments.damaged or segments.dropped
@@ -73,6 +79,10 @@ class ReplayBuffer(SegmentBuffer):
             batch = assemble(self._store, sampled.rows, returns, out)
             if self._goals is not None:
                 self._goals.replace(self._store, sampled, returns, batch)
+            if self._reward_scale is not None:
+                # Transitions of another run's replay are counted here.
+                self._count_missed()
+                batch.returns[:] /= np.float32(self._reward_scale.divisor)
             return batch, sampled
 
     def senders(self, sampled: Sampled) -> NDArray[np.uint64]:
@@ -111,23 +121,33 @@ class ReplayBuffer(SegmentBuffer):
         """As in `SegmentBuffer`, with the sampler's state."""
         with self._lock:
             delayed = {"multi_step_since": self.multi_step_since} if isinstance(self._returns, DelayedReturns) else {}
-            state = {**self._common_state(), "sampler": self._sampler.state(), **delayed}
+            scale = {"reward_scale": self._reward_scale.state()} if self._reward_scale else {}
+            state = {**self._common_state(), "sampler": self._sampler.state(), **delayed, **scale}
         return {**self.limiter.state_dict(), **state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """As in `SegmentBuffer`. Later inserts are in the store. Later samples no longer count.
 
         The moments count the observations that were stored after the checkpoint, so each counts exactly once. They miss
-        observations that were stored and then evicted or dropped after the checkpoint.
+        observations that were stored and then evicted or dropped after the checkpoint. The same is true of the rewards.
         """
         with self._lock:
             self._load_common_state(state)
+            if self._reward_scale and state.get("reward_scale"):
+                self._reward_scale.load_state(state["reward_scale"], self._store.total_transitions)
             self._count_missed()
             if isinstance(self._returns, DelayedReturns):
                 self._returns.since = state.get("multi_step_since")
             # Older checkpoints have no sampler state.
             self._sampler.load_state(state.get("sampler", {}))
         self.limiter.load_state_dict({**state, "inserts": self.total_transitions})
+
+    def begin_from(self, state: dict[str, Any]) -> None:
+        """As in `SegmentBuffer`, with the scale of rewards."""
+        super().begin_from(state)
+        with self._lock:
+            if self._reward_scale and state.get("reward_scale"):
+                self._reward_scale.begin_from(state["reward_scale"])
 
     def _on_insert(self, segment: Segment, inserted: Inserted) -> int:
         self._sampler.on_insert(inserted)
@@ -142,11 +162,29 @@ class ReplayBuffer(SegmentBuffer):
         self._await_enough(self._store.segments.checked_transitions)
 
     def _count_missed(self) -> None:
-        """Count all segments that the moments do not include yet."""
+        """Count all segments that the moments and the scale of rewards do not include yet."""
         if self._moments is not None:
-            through, live = self._moments.through, self._store.segments.live
-            newer = takewhile(lambda record: record.cumulative_transitions > through, reversed(live))
-            self._count(reversed(list(newer)))
+            self._count(self._newer(self._moments.through))
+        if self._reward_scale is not None:
+            for record in self._newer(self._reward_scale.through):
+                self._count_rewards(self._reward_scale, record)
+
+    def _newer(self, through: int) -> list[Record]:
+        """The segments after a number of transitions, oldest first."""
+        live = self._store.segments.live
+        return list(takewhile(lambda record: record.cumulative_transitions > through, reversed(live)))[::-1]
+
+    def _count_rewards(self, scale: RewardScale, record: Record) -> None:
+        if self._drop_damaged(np.arange(record.start, record.start + 1)):
+            return
+        rows = record.step_rows[:-1]
+        flags, rewards = self._store.flags[rows], self._store.rewards[rows]
+        returns = self._returns if isinstance(self._returns, Returns) else self._returns.longest
+        if returns.clip_rewards is not None:
+            rewards = np.clip(rewards, -returns.clip_rewards, returns.clip_rewards)
+        key, life, sequence = record.source
+        ends, through = flags & (TERMINATED | TRUNCATED) != 0, record.cumulative_transitions
+        scale.update((key, life), range(sequence, sequence + 1), rewards, flags & VALID != 0, ends, through)
 
     def _await_enough(self, stored: int) -> None:
         """Sample only with at least `min_size_to_sample` transitions. stored: the usable transitions now."""

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from actorq.domain.trajectory import Segment
 from learner_service.batch import Batch
 from learner_service.replay import ObservationMoments, RateLimiter, ReplayStore, SegmentBuffer
+from learner_service.replay.reward_scale import RewardScale, Source
 from learner_service.replay.storage.columns import TERMINATED, TRUNCATED, VALID
 from learner_service.replay.storage.directory import Record
 from learner_service.replay.storage.store import Inserted
-from learner_service.rollouts.reward_scale import RewardScale, Source
 from learner_service.rollouts.versions import PublishedVersions
 
 _log = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ class RolloutQueue(SegmentBuffer):
             if self._drop_damaged(np.array([record.start])):
                 continue
             self._waiting.popleft()
-            versions = self._store.policy_versions[self._rows(record)[:-1, 0]]
+            versions = self._store.policy_versions[record.step_rows[:-1, 0]]
             if int(self.versions.lag(versions).max()) > self.versions.max_lag:
                 self._drop(record)
             else:
@@ -216,7 +216,7 @@ class RolloutQueue(SegmentBuffer):
         """The segments, with consecutive segments of an actor joined."""
         traces: list[_Trace] = []
         for record in sorted(records, key=lambda record: (record.source[:2], record.index)):
-            source, rows, sequence = record.source[:2], self._rows(record), record.source.sequence
+            source, rows, sequence = record.source[:2], record.step_rows, record.source.sequence
             last = traces[-1] if traces else None
             if last and last.source == source and np.array_equal(self._store.next_rows[last.rows[-2]], rows[0]):
                 joined = np.concatenate((last.rows[:-1], rows))
@@ -224,12 +224,6 @@ class RolloutQueue(SegmentBuffer):
             else:
                 traces.append(_Trace(source, range(sequence, sequence + 1), rows))
         return traces
-
-    def _rows(self, record: Record) -> NDArray[np.int64]:
-        """The rows of a segment's steps and bootstrap observations, int64[T + 1, N]."""
-        block = record.rows // record.environments
-        first = record.start + block - record.steps - 1
-        return first + np.arange(record.steps + 1)[:, None] + block * np.arange(record.environments)
 
     def _rewards(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         rewards, bound = self._store.rewards[rows], self._clip_rewards

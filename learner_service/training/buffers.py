@@ -88,7 +88,9 @@ def open_buffer(
     names, goals = HindsightColumns(config.copies_of(spec)), None
     if spec.goal is not None and names.copies:
         goals = OtherGoals(spec.goal, names, rng)
-    return ReplayBuffer(store, sampler, limiter, returns, moments, goals)
+    bound = getattr(off_policy, "reward_bound", None)
+    scale = None if bound is None else RewardScale(off_policy.discount, bound)
+    return ReplayBuffer(store, sampler, limiter, returns, moments, goals, scale)
 
 
 def open_store(

@@ -54,6 +54,13 @@ class Record:
         return self.start + self.rows
 
     @property
+    def step_rows(self) -> NDArray[np.int64]:
+        """The rows of its steps and bootstrap observations, int64[T + 1, N]."""
+        block = self.rows // self.environments
+        first = self.start + block - self.steps - 1
+        return first + np.arange(self.steps + 1)[:, None] + block * np.arange(self.environments)
+
+    @property
     def known_source(self) -> bool:
         """Whether the record has the segment's sender. A damaged record has none."""
         return self.source.actor_key != _NOBODY.actor_key

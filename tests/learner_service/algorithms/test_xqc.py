@@ -372,6 +372,20 @@ def test_unsupported_settings_are_refused_in_one_line() -> None:
         make_xqc(target_entropy=1.4)
 
 
+def test_the_replay_scales_rewards_unless_bounds_are_given() -> None:
+    scaled = make_xqc(value_min=None, value_max=None)
+    assert scaled.reward_bound == 5.0
+    torch.testing.assert_close(scaled._support.values, torch.linspace(-5, 5, ATOMS))
+    fixed = make_xqc(value_min=-30.0, value_max=10.0)
+    assert fixed.reward_bound is None
+    # A unit of 4.
+    torch.testing.assert_close(fixed._support.values, torch.linspace(-7.5, 2.5, ATOMS))
+    with pytest.raises(ValueError, match=r"xqc.value_min and xqc.value_max must be given together"):
+        make_xqc(value_min=None)
+    with pytest.raises(ValueError, match=r"xqc.value_min must be below xqc.value_max \(1\), got 2"):
+        make_xqc(value_min=2.0, value_max=1.0)
+
+
 def test_flops_count_the_joint_batch_and_the_delayed_policy() -> None:
     xqc = make_xqc(policy_delay=2)
     actor = sum((2 * inputs - 1) * units for inputs, units in ((3, 12), (12, 8), (8, 4)))
