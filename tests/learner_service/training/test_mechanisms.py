@@ -40,7 +40,7 @@ def settings(algorithm: str = "td3", dynamic: bool | None = True, **changes: Any
         "algorithm": algorithm,
         "environment": "Arms-v0",
         "environments_per_actor": 2,
-        algorithm: {"hidden_sizes": (8,), "batch_size": 8} if algorithm != "d4pg" else {},
+        algorithm: {"hidden_sizes": (8,), "batch_size": 8} if algorithm in ("td3", "sac") else {},
         "replay": {"capacity": 2_000, "min_size": 64, "prioritized": True},
         "rate_limiter": {"samples_per_insert": 4.0, "error_buffer": 512.0},
         "actor": {"segment_length": 4 if algorithm != "d4pg" else 5},
@@ -74,7 +74,7 @@ def build(client: QuantizerClient, tmp_path: Path) -> Iterator[Build]:
         built.append(training)
         outputs = (
             ["actions", "greedy_actions"]
-            if config.algorithm == "sac" and config.dynamic_capacity.enabled
+            if config.algorithm in ("sac", "xqc") and config.dynamic_capacity.enabled
             else ["actions"]
         )
         assert [output.name for output in onnx.load_from_string(graph.model).graph.output] == outputs
@@ -113,7 +113,20 @@ def segment(sequence: int) -> Segment:
     )
 
 
-@pytest.mark.parametrize("algorithm", ["td3", "sac", "d4pg"])
+@pytest.mark.parametrize("bounds", [{}, {"value_min": -10.0, "value_max": 10.0}], ids=["scaled", "bounded"])
+def test_the_replay_scales_the_rewards_of_an_algorithm_with_a_bound(build: Build, bounds: dict[str, float]) -> None:
+    section = {"policy_sizes": (8,), "critic_sizes": (8,), "batch_size": 8, **bounds}
+    training = build(settings("xqc", multi_step=None, xqc=section))
+    insert(training, range(1, 10))
+    assert isinstance(training.replay, ReplayBuffer)
+    batch, _ = training.replay.draw(8)
+    # Each step has a reward of 1. The largest return of 36 steps is a sum of powers of 0.99.
+    returns = np.cumsum(0.99 ** np.arange(36))
+    divisor = max(float(np.std(returns)), float(returns[-1]) / 5) if not bounds else 1.0
+    np.testing.assert_allclose(batch.returns, 1 / divisor, rtol=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", ["td3", "sac", "d4pg", "xqc"])
 def test_the_distance_is_that_of_the_policy_without_noise(build: Build, algorithm: str) -> None:
     training = build(settings(algorithm, multi_step=None))
     assert training.dynamic_capacity is not None
