@@ -202,12 +202,12 @@ def test_torch_threads_is_a_positive_number_or_auto(threads: object) -> None:
         config_of(threads)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["dqn", "td3", "sac", "d4pg", *CLASSES])
+@pytest.mark.parametrize("name", ["dqn", "td3", "sac", "d4pg", "xqc", *CLASSES])
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_updates_of_every_algorithm_are_measured(name: str, n_step: int) -> None:
     if name in CLASSES:
         section: dict[str, object] = {"value_sizes": [32, 32]}
-    elif name == "d4pg":
+    elif name in ("d4pg", "xqc"):
         section = {"n_step": n_step, "policy_sizes": [32, 32], "critic_sizes": [32, 32]}
     else:
         section = {"n_step": n_step}
