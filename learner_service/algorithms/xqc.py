@@ -1,7 +1,7 @@
 """XQC (Palenicek et al. 2025, arXiv 2509.25174): SAC with batch normalization, unit rows and categorical critics.
 
 One update, for transitions i of a batch with importance weights w_i. The critics Z_1, Z_2 predict probabilities p_j of
-fixed values z. Q_j(s, a) = sum_k p_jk(s, a) z_k. A bar marks networks that are normalized with their own batch.
+fixed values z. Q_j(s, a) = sum_k p_jk(s, a) z_k.
 
     a'      ~ pi(. | s'; phi)                                                    with running statistics
     p^-     = Z_c(s', a'; theta^-)   in the joint batch [s, a; s', a'],  c = argmin_j Q_j(s', a'; theta^-)
@@ -14,9 +14,9 @@ fixed values z. Q_j(s, a) = sum_k p_jk(s, a) z_k. A bar marks networks that are 
 L_Z is minimized first. L_pi and L_alpha are minimized in every `policy_delay`-th update, with the updated critics. Then
 the targets move. After each gradient step, every row of a hidden weight is divided by its norm.
 
-Joint batch (CrossQ, arXiv 1902.05605, section 4): the critics see (s, a) and (s', a') as one batch, because both must
-be normalized alike. Only the first half has a loss, but gradients flow through the shared statistics. Unlike CrossQ,
-XQC keeps target critics. They normalize with the statistics of the joint batch, too. Only parameters are averaged.
+Joint batch (CrossQ, arXiv 1902.05605): the critics see (s, a) and (s', a') as one batch, because both must be
+normalized alike. Only the first half has a loss, but gradients flow through the shared statistics. Unlike CrossQ, XQC
+keeps target critics. They normalize with the statistics of the joint batch, too. Only parameters are averaged.
 
 Running statistics are needed for a', for actors, and for Q in L_pi. All three compute with plain layers, into which
 the normalization is folded (networks/batch_norm.py). `policy` is the folded policy, so actors run ordinary layers. In
@@ -206,7 +206,7 @@ class XQC(GradientAlgorithm):
     def flops(self) -> Flops:
         """FLOPs of the targets with their entropies, of both critics on the joint batch, and of the policy's updates.
 
-        All count as if the policy was updated in each update, divided by `policy_delay`.
+        An update of the policy counts 1 / `policy_delay` times.
         """
         actor, critics = self._pi.cost, self._z.cost
         targets = (1 + self._steps_between) * actor + 2 * critics
