@@ -23,10 +23,10 @@ import numpy as np
 import torch
 
 from actorq.config.algorithms import IMPALAConfig
-from learner_service.algorithms.advantages import importance_weights, vtrace
 from learner_service.algorithms.base import Learned
 from learner_service.algorithms.policy_gradient import PolicyGradient, by_length, explained_variance, flat
 from learner_service.batch import Batch
+from learner_service.rollouts.advantages import importance_weights, vtrace
 from learner_service.sparsity import Flops
 
 

@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 
 from actorq.config.algorithms import PPOConfig
-from learner_service.algorithms.advantages import generalized_advantages, importance_weights
 from learner_service.algorithms.base import Learned
 from learner_service.algorithms.policy_gradient import PolicyGradient, by_length, explained_variance, flat
 from learner_service.algorithms.trainable import annealed
 from learner_service.batch import Batch
+from learner_service.rollouts.advantages import generalized_advantages, importance_weights
 from learner_service.sparsity import Flops
 
 # Prevents a division by 0 if all advantages are equal.

@@ -19,8 +19,8 @@ normalized alike. Only the first half has a loss, but gradients flow through the
 keeps target critics. They normalize with the statistics of the joint batch, too. Only parameters are averaged.
 
 Running statistics are needed for a', for actors, and for Q in L_pi. All three compute with plain layers, into which
-the normalization is folded (networks/batch_norm.py). `policy` is the folded policy, so actors run ordinary layers. In
-L_pi the policy itself is normalized with the batch of s.
+the normalization is folded (networks/normalized/mlp.py). `policy` is the folded policy, so actors run ordinary layers.
+In L_pi the policy itself is normalized with the batch of s.
 
 The values z are in [-5, 5]. The replay divides rewards by max(std(G), max |G| / 5) of the running discounted return G
 when it draws them, as in arXiv 2604.04539. With `value_min` and `value_max` rewards are unchanged. Values then have a
@@ -45,7 +45,7 @@ from learner_service.algorithms.sac import Temperature, soft_returns
 from learner_service.batch import Batch
 from learner_service.networks import GaussianPolicy, Support
 from learner_service.networks.continuous import sample_of
-from learner_service.networks.normalized import NormalizedCritics, NormalizedPolicy, PlainCritics
+from learner_service.networks.normalized.networks import NormalizedCritics, NormalizedPolicy, PlainCritics
 from learner_service.networks.observations import has_images, need_encoders
 from learner_service.sparsity import Flops
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from actorq.domain.spaces import EnvironmentSpec
-from learner_service.algorithms.advantages import vtrace
 from learner_service.algorithms.policy_gradient import PolicyGradient
+from learner_service.rollouts.advantages import vtrace
 from tests.learner_service.algorithms.algorithm_parts import BOUNDED, DISCRETE, of_the_cpu
 from tests.learner_service.algorithms.on_policy_parts import (
     N,

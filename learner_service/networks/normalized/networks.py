@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from actorq.domain.spaces import EnvironmentSpec
 from learner_service.kernels.linear import Linear, keep_fp32, mlp
-from learner_service.networks.batch_norm import NormalizedMLP
 from learner_service.networks.continuous import GaussianPolicy
+from learner_service.networks.normalized.mlp import NormalizedMLP
 from learner_service.networks.observations import FeatureNetwork
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from learner_service.algorithms.advantages import generalized_advantages, vtrace
 from learner_service.batch import Batch
+from learner_service.rollouts.advantages import generalized_advantages, vtrace
 from tests.learner_service.algorithms.algorithm_parts import DISCRETE
 from tests.learner_service.algorithms.on_policy_parts import random_trajectories
 

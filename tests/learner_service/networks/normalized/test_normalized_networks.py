@@ -12,7 +12,7 @@ from actorq.domain.leaves import OBSERVATIONS
 from actorq.domain.signature import Role
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.networks import GaussianPolicy
-from learner_service.networks.normalized import NormalizedCritics, NormalizedPolicy, PlainCritics
+from learner_service.networks.normalized.networks import NormalizedCritics, NormalizedPolicy, PlainCritics
 from learner_service.networks.normalizer import Normalizer
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from learner_service.kernels.linear import Linear, mlp
-from learner_service.networks.batch_norm import EPSILON, MOMENTUM, NormalizedMLP
+from learner_service.networks.normalized.mlp import EPSILON, MOMENTUM, NormalizedMLP
 
 SIZES, OUTPUTS = (3, 8, 6), 4
 

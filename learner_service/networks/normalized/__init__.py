@@ -1,0 +1,1 @@
+"""Networks with batch normalization and unit rows, which fold into plain layers."""
