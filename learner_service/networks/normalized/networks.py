@@ -38,8 +38,8 @@ class NormalizedPolicy(FeatureNetwork):
 class NormalizedCritics(FeatureNetwork):
     """Two critics that predict distributions of returns, normalized with the statistics of the batch.
 
-    forward: observations [B, *policy_observations], actions float32[B, A] in [-1, 1] -> logits float32[2, B, atoms],
-        and the statistics of the batch of both critics, float32[2, 2, values].
+    forward: observations [B, *policy_observations] and actions float32[B, A] in [-1, 1]. Returns logits float32[2, B,
+        atoms] and each critic's statistics of the batch, float32[2, 2, values].
     """
 
     def __init__(self, spec: EnvironmentSpec, hidden_sizes: Sequence[int], atoms: int, **given: Any) -> None:
