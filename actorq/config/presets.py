@@ -4,7 +4,9 @@ Sources of the numbers: docs/how-to/presets.md. Preset, algorithm and environmen
 services of a run compute the same settings.
 
 STANDARD needs few environment steps. DATA_RICH needs little time if steps are cheap. It learns from each transition
-only once or a few times, in large batches. The learner's machine then limits the speed, not the actors.
+only once or a few times, in large batches. The learner's machine then limits the speed, not the actors. AUTO needs
+little time on a given machine: `actorq train` measures it, and replaces the samples per insert and the number of actors
+(actorq_apps.profile.regime). The numbers here are those of a run that is started in another way.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +17,7 @@ from typing import Any
 from actorq.config.presets_on_policy import IMPALA_OF_FAMILY, ON_POLICY, PPO_OF_FAMILY
 from actorq.config.settings import flat, merged
 
-STANDARD, DATA_RICH = "standard", "data-rich"
+STANDARD, DATA_RICH, AUTO = "standard", "data-rich", "auto"
 
 
 @dataclass(frozen=True)
@@ -209,6 +211,23 @@ _DATA_RICH_OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
     ("td3", "Pendulum"): {"replay": {"capacity": 200_000}},
     ("sac", "Pendulum"): {"replay": {"capacity": 200_000}},
 }
+# Overrides the standard settings. There are fewer updates than steps, so step sizes are larger and target networks move
+# faster, as in DATA_RICH. Batches stay small: a return needs many updates more than exact gradients.
+_MEASURED: dict[str, Any] = {
+    "actors": 1,
+    "environments_per_actor": 16,
+    "max_environment_steps": 10_000_000,
+    "rate_limiter": {"samples_per_insert": 16.0, "error_buffer": 8_192.0},
+    "evaluation": {"period_updates": 500},
+    "learner": {"precision": "auto"},
+}
+_AUTO_OF_ALGORITHM: dict[str, dict[str, Any]] = {
+    "td3": merged(_MEASURED, {"td3": {"target_rate": 0.02}}),
+    "sac": merged(_MEASURED, {"sac": {"learning_rate": 1e-3, "target_rate": 0.02}}),
+    "xqc": merged(_MEASURED, {"xqc": {"learning_rate": 1e-3}}),
+}
+# Robots that can fall need fewer updates with n-step returns. HalfCheetah, which cannot fall, needs more.
+_FALLING, _FALLING_N_STEP = ("Hopper-v*", "Walker2d-v*", "Ant-v*", "Humanoid-v*"), 3
 
 
 def family_of(environment: str) -> Family:
@@ -223,6 +242,10 @@ def preset(algorithm: str, environment: str, name: str = STANDARD) -> dict[str, 
     settings = {} if pair in _WITHOUT else merged(_OF_ALGORITHM.get(algorithm, {}), _OF_FAMILY.get(pair, {}))
     if name == STANDARD:
         return settings
+    if name == AUTO:
+        falls = algorithm in _AUTO_OF_ALGORITHM and any(fnmatchcase(environment, pattern) for pattern in _FALLING)
+        own = {algorithm: {"n_step": _FALLING_N_STEP}} if falls else {}
+        return merged(settings, _AUTO_OF_ALGORITHM.get(algorithm, {}), own)
     rich = merged(_DATA_RICH_OF_ALGORITHM.get(algorithm, {}), _DATA_RICH_OF_FAMILY.get(pair, {}))
     return merged(settings, rich)
 
@@ -245,6 +268,7 @@ def descriptions() -> Iterator[tuple[str, str]]:
     for suffix, of_algorithm, of_family, without in (
         ("", _OF_ALGORITHM, _OF_FAMILY, _WITHOUT),
         (f", {DATA_RICH}", _DATA_RICH_OF_ALGORITHM, _DATA_RICH_OF_FAMILY, ()),
+        (f", {AUTO}", _AUTO_OF_ALGORITHM, {}, ()),
     ):
         for algorithm, settings in of_algorithm.items():
             yield f"{algorithm}{suffix}", _flags(settings)
@@ -254,6 +278,8 @@ def descriptions() -> Iterator[tuple[str, str]]:
                     yield f"{algorithm} on {family.name}{suffix}", "none of these, but the defaults below"
                 elif pair in of_family:
                     yield f"{algorithm} on {family.name}{suffix}", _flags(of_family[pair])
+    for algorithm in _AUTO_OF_ALGORITHM:
+        yield f"{algorithm} on {', '.join(_FALLING)}, {AUTO}", _flags({algorithm: {"n_step": _FALLING_N_STEP}})
 
 
 def _flags(tree: Mapping[str, Any]) -> str:

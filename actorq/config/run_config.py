@@ -54,8 +54,10 @@ class RunConfig(Settings):
     algorithm_args: dict[str, Any] = Field(
         {}, description="settings of an algorithm that is not built in: NAME=VALUE,NAME=VALUE or a YAML or JSON mapping"
     )
-    preset: Annotated[Literal["standard", "data-rich"], ESSENTIAL] = Field(
-        "standard", description="preset: standard needs few steps, data-rich needs little time"
+    preset: Annotated[Literal["standard", "data-rich", "auto"], ESSENTIAL] = Field(
+        "standard",
+        description="preset: standard needs few steps, data-rich needs little time, auto measures this machine for "
+        "20 s and then needs little time",
     )
     like: Annotated[str | None, Field(max_length=128), DefaultText("the environment itself")] = Field(
         None, description="id of a known environment, such as CartPole-v1, whose preset this environment uses"

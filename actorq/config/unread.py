@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Any
 
 from actorq.config.algorithms import ALGORITHMS, ON_POLICY
-from actorq.config.presets import STANDARD, preset
+from actorq.config.presets import AUTO, STANDARD, preset
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import has
 from actorq.config.sparsity import DynamicCapacityConfig
@@ -52,7 +52,9 @@ def given_in_vain(given: Mapping[str, Any], config: RunConfig, spec: Environment
             if differs and not found.keys() & {name, name.partition(".")[0]}:
                 found[name] = reason
     standard, chosen = (preset(config.algorithm, config.preset_environment, name) for name in (STANDARD, config.preset))
-    if config.preset != STANDARD and chosen == standard:
+    # The measurement of `auto` also helps algorithms that have no preset.
+    is_measured = config.preset == AUTO and config.algorithm not in ON_POLICY
+    if config.preset != STANDARD and chosen == standard and not is_measured:
         found[f"preset {config.preset}"] = by_algorithm
     return {f"{name}.*" if name in ALGORITHMS else name: reason for name, reason in found.items()}
 

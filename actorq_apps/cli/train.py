@@ -15,6 +15,7 @@ from pydantic import Field
 
 from actorq.config import settings
 from actorq.config.messages.positional import add_environment
+from actorq.config.presets import AUTO
 from actorq.config.run_config import RunConfig
 from actorq.config.schemes import installed_schemes, load_scheme
 from actorq.config.sections import CERTIFICATES_HELP
@@ -34,6 +35,7 @@ from actorq_apps.cli.display.hints import EpisodeHint
 from actorq_apps.cli.display.output import with_queued_output
 from actorq_apps.cli.display.report import print_result
 from actorq_apps.cli.display.view import RunView
+from actorq_apps.cli.support.regime import fit_regime
 from actorq_apps.local.algorithm import Describe, Warn, about_wrappers, check_learner, fit_algorithm, fit_environments
 from actorq_apps.local.environment import environment_of
 from actorq_apps.local.forkserver import ForkServers
@@ -60,6 +62,9 @@ class TrainSettings(Settings):
     )
     certificates: Annotated[Path | None, DefaultText("that of --transport.certificates")] = Field(
         None, description=CERTIFICATES_HELP
+    )
+    profile: Annotated[Path | None, DefaultText("a measurement of 20 s")] = Field(
+        None, description="figures of actorq profile --json for --preset auto"
     )
     actor_module: Annotated[str, DefaultText("the actor service")] = Field(
         "", description="module to run instead of the actor service; --resume does not remember it"
@@ -150,6 +155,12 @@ def _resolve(
     describe = _of_parent if train.parent_acts else partial(environment_of, servers=servers)
     warn = send_event if train.news else _warn
     config, spec = _checked(sources, config, train, describe, warn, servers, lost)
+    if config.preset == AUTO and not train.resume and not lost:
+        config = fit_regime(
+            config, sources.given[RunConfig], train.profile, servers, is_measurable=not train.parent_acts
+        )
+    elif train.profile:
+        raise UserError("--profile: expected --preset auto and a new run; leave it out")
     if train.certificates:
         config = config.with_certificates(train.certificates)
     train = train.model_copy(update={"resume": train.resume or lost})

@@ -1,6 +1,6 @@
 """Seconds to a target return: ActorQ, Stable-Baselines3 and Ray RLlib, on one machine, one run at a time.
 
-ActorQ runs `actorq train` with its preset and int8 actors. The other libraries run with their own tuned settings. Each
+ActorQ runs `actorq train` with a preset and int8 actors. The other libraries run with their own tuned settings. Each
 has a virtual environment in --environments (benchmarks/libraries/peer_runs has settings and pinned versions). A run
 ends when the mean return of 20 greedy episodes reaches the target, or at its time limit. A run that misses the target
 counts as its time limit, and the table shows "> limit".
@@ -35,6 +35,7 @@ TASKS = (
     Task("ppo", "CartPole-v1", 475.0, 4_096, 300.0),
     Task("dqn", "LunarLander-v3", 200.0, 10_000, 480.0),
     Task("sac", "Pendulum-v1", -200.0, 1_000, 300.0, threads=2),
+    Task("sac", "HalfCheetah-v5", 5_000.0, 10_000, 1_200.0, threads=2, preset="auto"),
 )
 # The least seconds of another library, relative to ActorQ's.
 _TARGETS = {STABLE_BASELINES: 1.0, RLLIB: 3.0}

@@ -35,6 +35,7 @@ class Task:
     limit_s: time limit of a run in seconds.
     threads: PyTorch threads of the other libraries (their default is one per core). DQN's networks are too small to
         gain from a second thread, which halves the speed when another program uses a core.
+    preset: of ActorQ.
     """
 
     algorithm: str
@@ -43,6 +44,7 @@ class Task:
     period: int
     limit_s: float
     threads: int = 1
+    preset: str = "standard"
 
     @property
     def name(self) -> str:
@@ -126,10 +128,11 @@ def _run_peer(system: str, task: Task, seed: int, folder: Path, python: Path) ->
 
 
 def actorq_command(task: Task, seed: int, folder: Path) -> list[str]:
-    """The README's command, with the preset's settings, and the target and evaluations of all systems."""
+    """The README's command, with the task's preset, and the target and evaluations of all systems."""
     return [
         *(sys.executable, "-m", "actorq_apps.cli.main", "train", "--run-directory", str(folder)),
         *("--algorithm", task.algorithm, "--environment", task.environment, "--scheme", "int8", "--seed", str(seed)),
+        *("--preset", task.preset),
         *(f"--target-return={task.target}", "--evaluation.episodes", str(EPISODES)),
         *("--max-environment-steps", str(_STEPS)),
     ]

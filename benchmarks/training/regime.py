@@ -24,7 +24,7 @@ from benchmarks.runs import add_task_flag, cached, chosen, confirm, forget_incom
 
 Run = dict[str, Any]
 
-SAMPLES_PER_INSERT = (16, 32, 64, 128, 256)
+SAMPLES_PER_INSERT = (4, 8, 16, 32, 64, 128, 256)
 N_STEPS = (1, 3)
 _CONFIRMED = 0.9
 _EPISODES = 20
