@@ -61,21 +61,9 @@ EXIT_REFUSED = 7
 PROCESS_SETTINGS = (
     *("actor_module", "allow_modules", "announce", "busy_at_start", "certificates", "days", "discard", "episodes"),
     *("insecure", "learner", "lifeline", "linger", "linger_s", "listen", "metrics", "name", "names", "namespace"),
-    "news",
-    *(
-        "node",
-        "open_metrics",
-        "parent_acts",
-        "pod",
-        "quantizer",
-        "read_only",
-        "record",
-        "resume",
-        "role",
-        "run",
-        "run_directory",
-    ),
-    *("run_started", "sampled", "store", "upstream", "version", "watch", "weight_encoding"),
+    *("news", "node", "open_metrics", "parent_acts", "pod", "profile", "quantizer", "read_only", "record"),
+    *("resume", "role", "run", "run_directory", "run_started", "sampled", "store", "upstream", "version", "watch"),
+    "weight_encoding",
 )
 
 S = TypeVar("S", bound=Settings)
