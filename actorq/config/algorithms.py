@@ -11,9 +11,13 @@ ActionSpace = Literal["discrete", "continuous"]
 
 # An installed package declares an algorithm in this entry-point group: `name = "module:Class"`.
 ALGORITHM_ENTRY_POINTS = "actorq.algorithms"
+# Rows whose mean and variance are still useful for a normalization.
+_FEWEST_NORMALIZED = 8
 # Descriptions of settings that several algorithms share.
 _N_STEP = "environment steps of the return before bootstrapping; the newest steps use fewer"
 _ROLLOUT_SIZE = "environment steps per rollout, over all environments; a policy is published after each"
+_RATE_END = "final Adam step size, reached linearly after learning_rate_updates; none: constant"
+_RATE_UPDATES = "gradient updates until the step size reaches its final value"
 _TARGET_RATE = "tau: share of the way that each update moves the target networks toward the online networks"
 _MAX_NORM = "global norm to which the gradients of policy and value network are clipped"
 
@@ -48,12 +52,8 @@ class DQNConfig(AlgorithmConfig):
 
     hidden_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer")
     learning_rate: PositiveFloat = Field(1e-2, description="Adam step size")
-    learning_rate_end: NonNegativeFloat | None = Field(
-        None, description="final Adam step size, reached linearly after learning_rate_updates; none: constant"
-    )
-    learning_rate_updates: PositiveInt = Field(
-        20_000, description="gradient updates until the step size reaches its final value"
-    )
+    learning_rate_end: NonNegativeFloat | None = Field(None, description=_RATE_END)
+    learning_rate_updates: PositiveInt = Field(20_000, description=_RATE_UPDATES)
     batch_size: PositiveInt = Field(128, description="transitions per gradient update")
     n_step: PositiveInt = Field(5, description=_N_STEP)
     target_update_period: PositiveInt = Field(20, description="gradient updates between copies to the target network")
@@ -130,6 +130,8 @@ class XQCConfig(AlgorithmConfig):
     policy_sizes: LayerSizes = Field((128, 128), description="units of each hidden layer of the policy")
     critic_sizes: LayerSizes = Field((256, 256), description="units of each hidden layer of both critics")
     learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy, critics and temperature")
+    learning_rate_end: NonNegativeFloat | None = Field(None, description=_RATE_END)
+    learning_rate_updates: PositiveInt = Field(100_000, description=_RATE_UPDATES)
     target_rate: Annotated[float, Field(gt=0, le=1)] = Field(0.01, description=_TARGET_RATE)
     policy_delay: PositiveInt = Field(2, description="critic updates per update of the policy")
     atoms: Annotated[Whole, Field(ge=2)] = Field(
@@ -152,6 +154,15 @@ class XQCConfig(AlgorithmConfig):
         description="entropy in nats that alpha is adjusted to, below 0.693 per action component; none: minus half the "
         "number of components",
     )
+
+    @model_validator(mode="after")
+    def _batch_has_statistics(self) -> "XQCConfig":
+        if self.batch_size < _FEWEST_NORMALIZED:
+            raise ValueError(
+                f"xqc.batch_size must be at least {_FEWEST_NORMALIZED}, because layers are normalized with the "
+                f"statistics of a batch, got {self.batch_size}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _values_ascend(self) -> "XQCConfig":

@@ -22,6 +22,13 @@ Running statistics are needed for a', for actors, and for Q in L_pi. All three c
 the normalization is folded (networks/normalized/mlp.py). `policy` is the folded policy, so actors run ordinary layers.
 In L_pi the policy itself is normalized with the batch of s.
 
+In quantization-aware training L_pi uses the folded and rounded policy instead, so its normalization has running
+statistics there (arXiv 1712.05877, sec. 3.2). The gradients of the folded weights continue to the policy's own
+parameters by the chain rule.
+
+The step size may fall linearly from `learning_rate` to `learning_rate_end`. The number of updates alone determines it,
+so a resumed run continues the schedule exactly.
+
 The values z are in [-5, 5]. The replay divides rewards by max(std(G), max |G| / 5) of the running discounted return G
 when it draws them, as in arXiv 2604.04539. With `value_min` and `value_max` rewards are unchanged. Values then have a
 unit of (value_max - value_min) / 10, and so have alpha and the losses. Priorities are in units of the batch's returns.
@@ -42,11 +49,14 @@ from actorq.config.sparsity import SparsityMethod
 from actorq.errors import UserError
 from learner_service.algorithms.gradient import GradientAlgorithm
 from learner_service.algorithms.sac import Temperature, soft_returns
+from learner_service.algorithms.trainable import annealed
 from learner_service.batch import Batch
 from learner_service.networks import GaussianPolicy, Support
 from learner_service.networks.continuous import sample_of
+from learner_service.networks.normalized.mlp import plain_parameters
 from learner_service.networks.normalized.networks import NormalizedCritics, NormalizedPolicy, PlainCritics
 from learner_service.networks.observations import has_images, need_encoders
+from learner_service.quantization.fake_quantization import is_fake_quantized
 from learner_service.sparsity import Flops
 
 # Bound of the values in their unit.
@@ -89,7 +99,8 @@ class XQC(GradientAlgorithm):
         )
         critics = partial(NormalizedCritics, atoms=settings.atoms)
         self._z = self.network("critic", critics, settings.critic_sizes, rate)
-        self.policy = GaussianPolicy(spec, settings.policy_sizes, normalizer).to(self._device).requires_grad_(False)
+        self.policy = GaussianPolicy(spec, settings.policy_sizes, normalizer).to(self._device)
+        self.policy.requires_grad_(self._config.learner.quantization_aware_after is not None)
         self._folded_z = PlainCritics(spec, settings.critic_sizes, settings.atoms, normalizer=normalizer)
         self._folded_z.to(self._device)
         self._pi.network.fold_into(self.policy)
@@ -105,7 +116,10 @@ class XQC(GradientAlgorithm):
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Update the critics, then policy and temperature if they are due, then the target critics."""
-        rows, between = len(batch.weights), None
+        settings, rows, between = self._settings, len(batch.weights), None
+        progress = self.updates / settings.learning_rate_updates
+        for each in (self._z, self._pi):
+            each.set_learning_rate(annealed(settings.learning_rate, settings.learning_rate_end, progress))
         following = self.noise(rows)
         if "between_discounts" in batch:
             self._steps_between = batch.between_discounts.shape[1]
@@ -114,9 +128,9 @@ class XQC(GradientAlgorithm):
         self._z.network.follow(statistics)
         self._z.network.project()
         self.updates += 1
-        if self.updates % self._settings.policy_delay == 0:
+        if self.updates % settings.policy_delay == 0:
             self._step_policy(batch.observations, self.noise(rows))
-        self._z.move_target(self._settings.target_rate)
+        self._z.move_target(settings.target_rate)
         return loss, errors
 
     def _step_policy(self, observations: Tensor, noise: Tensor) -> None:
@@ -161,11 +175,29 @@ class XQC(GradientAlgorithm):
 
     def _policy_loss(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """L_pi + L_alpha, and the statistics of the batch. noise: standard normal, for a_i."""
+        if is_fake_quantized(self.policy):
+            return self._rounded_policy_loss(observations, noise)
         outputs, statistics = self._pi.network(observations)
+        loss, log_probabilities = self._policy_values(observations, outputs, noise)
+        return loss + self.temperature.loss(log_probabilities), statistics
+
+    def _rounded_policy_loss(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """The same with the policy of the actors. Its gradient goes through the folding."""
+        with torch.no_grad():
+            _, statistics = self._pi.network(observations)
+        loss, log_probabilities = self._policy_values(observations, self.policy.computed(observations), noise)
+        gradients = torch.autograd.grad(loss, plain_parameters(self.policy.torso, self.policy.head))
+        folded = self._pi.network.body.folded()
+        chained = torch.stack([(own * to).sum() for own, to in zip(folded, gradients, strict=True)]).sum()
+        # Has the value of the loss, and the gradient of `chained`.
+        loss = loss.detach() + chained - chained.detach()
+        return loss + self.temperature.loss(log_probabilities.detach()), statistics
+
+    def _policy_values(self, observations: Tensor, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """L_pi, and log pi(a_i | s), float32[B]. outputs: of the policy's last layer, float32[B, 2 A]."""
         actions, log_probabilities = sample_of(outputs, noise)
         values = torch.softmax(self._folded_z(observations, actions), 2) @ self._support.values
-        policy_loss = (self.temperature.alpha * log_probabilities - values.amin(0)).mean()
-        return policy_loss + self.temperature.loss(log_probabilities), statistics
+        return (self.temperature.alpha * log_probabilities - values.amin(0)).mean(), log_probabilities
 
     def state(self) -> dict[str, Tensor]:
         """As in `Trainable`, with the running statistics."""
@@ -195,11 +227,6 @@ class XQC(GradientAlgorithm):
             raise UserError(
                 f"algorithm {self.name} supports observations that are vectors, without network and encoders; "
                 "for images, several arrays and layers of your own use sac"
-            )
-        if self._config.learner.quantization_aware_after is not None:
-            raise UserError(
-                f"learner.quantization_aware_after: algorithm {self.name} does not support quantization-aware "
-                "training; use none, or another algorithm"
             )
 
     @property

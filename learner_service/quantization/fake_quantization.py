@@ -24,6 +24,11 @@ from learner_service.quantization.straight_through import Layer, StraightThrough
 _log = logging.getLogger(__name__)
 
 
+def is_fake_quantized(policy: nn.Module) -> bool:
+    """Whether a layer of a policy computes rounded results now, within `FakeQuantization.applied`."""
+    return any("forward" in vars(module) for module in policy.modules())
+
+
 class FakeQuantization:
     """Replaces the computation of a policy's layers within `applied`. Not thread-safe.
 

@@ -80,30 +80,42 @@ class NormalizedMLP(nn.Module):
             weight = self._linear(number).weight
             weight.div_(torch.linalg.vector_norm(weight, dim=1, keepdim=True).clamp_(min=1e-12))
 
+    def folded(self) -> list[Tensor]:
+        """Weight and bias of each layer of a plain MLP whose outputs are those with running statistics. Head last.
+
+        Gradients flow to this network's parameters.
+        """
+        means, variances = (part.split(self._sizes) for part in self.statistics)
+        factors = [scale * torch.rsqrt(each + EPSILON) for scale, each in zip(self.scales, variances, strict=True)]
+        found: list[Tensor] = []
+        for number, shift in enumerate(self.shifts):
+            weight, factor = self._linear(number).weight, factors[number + 1]
+            mean = means[number + 1]
+            if number == 0:
+                weight = weight * factors[0]
+                mean = mean + weight @ means[0]
+            found += (factor.unsqueeze(1) * weight, shift - factor * mean)
+        return [*found, self.head.weight, self.head.bias]
+
     @torch.no_grad()
     def fold_into(self, layers: nn.Module, head: nn.Linear) -> None:
         """Copy this network to a plain MLP of the same sizes, whose outputs are those with running statistics.
 
         layers: has one linear layer with a bias for each hidden layer, in order, and a ReLU after each.
         """
-        plain = [layer for layer in layers.modules() if isinstance(layer, nn.Linear)]
-        means, variances = (part.split(self._sizes) for part in self.statistics)
-        factors = [scale * torch.rsqrt(each + EPSILON) for scale, each in zip(self.scales, variances, strict=True)]
-        for number, (layer, shift) in enumerate(zip(plain, self.shifts, strict=True)):
-            weight, factor = self._linear(number).weight, factors[number + 1]
-            mean = means[number + 1]
-            if number == 0:
-                weight = weight * factors[0]
-                mean = mean + weight @ means[0]
-            layer.weight.copy_(factor.unsqueeze(1) * weight)
-            layer.bias.copy_(shift - factor * mean)
-        head.weight.copy_(self.head.weight)
-        head.bias.copy_(self.head.bias)
+        for parameter, value in zip(plain_parameters(layers, head), self.folded(), strict=True):
+            parameter.copy_(value)
 
     def _linear(self, number: int) -> Linear:
         layer = self.layers[number]
         assert isinstance(layer, Linear)
         return layer
+
+
+def plain_parameters(layers: nn.Module, head: nn.Linear) -> list[Tensor]:
+    """Weight and bias of each linear layer of a plain MLP, in the order of `NormalizedMLP.folded`."""
+    linear = [*(layer for layer in layers.modules() if isinstance(layer, nn.Linear)), head]
+    return [parameter for layer in linear for parameter in (layer.weight, layer.bias)]
 
 
 def _normalized(x: Tensor, scale: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -98,12 +98,13 @@ def test_the_policy_is_updated_in_every_second_update_with_a_delay_of_two() -> N
 def test_a_resumed_run_continues_bit_for_bit(normalize: bool) -> None:
     rng = np.random.default_rng(0)
     run: Any = {"normalize_observations": normalize}
-    original = make_xqc(run=run, policy_delay=2)
+    changes: Any = {"policy_delay": 2, "learning_rate_end": 1e-4, "learning_rate_updates": 8}
+    original = make_xqc(run=run, **changes)
     original.normalize(np.full(3, 0.5), np.full(3, 2.0))
     # An odd number, so that a policy update is due at once.
     original.update(random_batch(rng, CONTINUOUS, 5 * BATCH), ones(5 * BATCH))
     state = {key: value.numpy().copy() for key, value in original.state().items()}
-    resumed = [make_xqc(seed=seed, run=run, policy_delay=2) for seed in (7, 8)]
+    resumed = [make_xqc(seed=seed, run=run, **changes) for seed in (7, 8)]
     resumed[1].update(random_batch(rng, CONTINUOUS, 2 * BATCH), ones(2 * BATCH))
     further = random_batch(rng, CONTINUOUS, 4 * BATCH)
     for algorithm in resumed:
@@ -116,6 +117,18 @@ def test_a_resumed_run_continues_bit_for_bit(normalize: bool) -> None:
         assert losses.loss == expected.loss
         np.testing.assert_array_equal(losses.priorities, expected.priorities)
         assert_equal_states(algorithm, original)
+
+
+def test_the_step_size_falls_to_its_final_value_and_stays_there() -> None:
+    xqc, rng = make_xqc(learning_rate_end=0.0, learning_rate_updates=2), np.random.default_rng(0)
+    states = []
+    for _ in range(4):
+        states.append({name: value.clone() for name, value in xqc.state().items()})
+        xqc.update(random_batch(rng, CONTINUOUS, BATCH), ones())
+    for name in ("policy.parameters", "critic.parameters"):
+        # Divided by its norm again, a row may change in its last digits.
+        assert not torch.allclose(states[0][name], states[2][name], atol=1e-4)
+        torch.testing.assert_close(states[2][name], states[3][name], rtol=0, atol=1e-6)
 
 
 def test_a_state_is_a_copy_and_other_networks_are_refused() -> None:
@@ -206,8 +219,6 @@ def test_unsupported_settings_are_refused_in_one_line() -> None:
     images = replace(CONTINUOUS, observations=ArraySpec((40, 40), "uint8"), frame_stack=2)
     with pytest.raises(UserError, match="algorithm xqc supports observations that are vectors"):
         make_xqc(images)
-    with pytest.raises(UserError, match=r"learner.quantization_aware_after: algorithm xqc does not support"):
-        make_xqc(run={"learner": {"quantization_aware_after": 0.5}})
     with pytest.raises(UserError, match=r"sparsity.method: algorithm xqc supports dense, got rigl"):
         make_xqc(run={"sparsity": {"method": "rigl"}})
     with pytest.raises(UserError, match=r"xqc.target_entropy must be below A log 2 = 1.386"):
@@ -222,6 +233,8 @@ def test_the_replay_scales_rewards_unless_bounds_are_given() -> None:
     assert fixed.reward_bound is None
     # A unit of 4.
     torch.testing.assert_close(fixed._support.values, torch.linspace(-7.5, 2.5, ATOMS))
+    with pytest.raises(ValueError, match=r"xqc.batch_size must be at least 8, because .*statistics of a batch, got 7"):
+        make_xqc(batch_size=7)
     with pytest.raises(ValueError, match=r"xqc.value_min and xqc.value_max must be given together"):
         make_xqc(value_min=None)
     with pytest.raises(ValueError, match=r"xqc.value_min must be below xqc.value_max \(1\), got 2"):
