@@ -278,8 +278,9 @@ def descriptions() -> Iterator[tuple[str, str]]:
                     yield f"{algorithm} on {family.name}{suffix}", "none of these, but the defaults below"
                 elif pair in of_family:
                     yield f"{algorithm} on {family.name}{suffix}", _flags(of_family[pair])
+    robots = ", ".join(pattern.removesuffix("-v*") for pattern in _FALLING)
     for algorithm in _AUTO_OF_ALGORITHM:
-        yield f"{algorithm} on {', '.join(_FALLING)}, {AUTO}", _flags({algorithm: {"n_step": _FALLING_N_STEP}})
+        yield f"{algorithm} on {robots}, {AUTO}", _flags({algorithm: {"n_step": _FALLING_N_STEP}})
 
 
 def _flags(tree: Mapping[str, Any]) -> str:

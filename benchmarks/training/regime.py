@@ -1,9 +1,10 @@
-"""Seconds to a target return by n-step and samples per insert: which regime is best on this machine?
+"""Seconds to a target return by n-step and samples per insert, and the choice of `--preset auto` beside them.
 
-Each run trains with `actorq train` and int8 actors until its evaluation reaches the target, or until its time limit.
-Only `n_step` and `rate_limiter.samples_per_insert` differ between the runs of a task. Networks and batch size are those
-of the preset. With few samples per insert the learner starves, and with many the actors wait: between them lies the
-optimum (docs/concepts/performance-model.md).
+Each run trains with `actorq train --preset auto` and int8 actors until its evaluation reaches the target, or until its
+time limit. Only `n_step` and `rate_limiter.samples_per_insert` differ between the runs of a task. Networks, batch size
+and step sizes are those of the preset. With few samples per insert the learner starves, and with many the actors wait:
+between them lies the optimum (docs/concepts/performance-model.md). `auto` in place of a number leaves the choice to the
+preset. Its seconds include the measurement. Target: its median is at most 1.25 times the best median of the numbers.
 
 A run has reached its target if its last policy also has at least 0.9 of the target on new episodes. The other runs
 count with the time limit. Runs are kept in --directory, so that a sweep may continue later. All must come from one
@@ -19,17 +20,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Target, run_benchmark
+from benchmarks.harness import Target, run_benchmark, without_verdict
 from benchmarks.runs import add_task_flag, cached, chosen, confirm, forget_incomplete, refusal, train
 
 Run = dict[str, Any]
 
 SAMPLES_PER_INSERT = (4, 8, 16, 32, 64, 128, 256)
+AUTO = "auto"
 N_STEPS = (1, 3)
 _CONFIRMED = 0.9
 _EPISODES = 20
-# The same for all runs, so that also the largest number of samples per insert can feed all environments.
-_ENVIRONMENTS, _SEGMENT = 16, 8
+# Of the choice of `auto` over the best number.
+_MOST = 1.25
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Cell:
 
     task: Task
     n_step: int
-    samples_per_insert: int
+    samples_per_insert: int | str
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
@@ -74,14 +76,18 @@ def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--samples-per-insert",
         nargs="+",
-        type=int,
-        choices=SAMPLES_PER_INSERT,
-        default=SAMPLES_PER_INSERT,
+        type=_samples,
+        choices=(*SAMPLES_PER_INSERT, AUTO),
+        default=(*SAMPLES_PER_INSERT, AUTO),
         help="default: all",
     )
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 1 to N of each regime (default: 3)")
     parser.add_argument("--limit-s", type=float, metavar="S", help="time limit of a run (default: the task's own)")
     parser.add_argument("--directory", type=Path, metavar="DIR", help="folder for the runs (default: not kept)")
+
+
+def _samples(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
@@ -96,11 +102,11 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     ]
     with tempfile.TemporaryDirectory() as nowhere:
         runs = list(make_runs(cells, arguments.seeds, arguments.directory or Path(nowhere)))
-    refusal(runs)
+    refused = refusal(runs)
     found = summary(runs)
     for row in found:
         print(f"{row['task']:34} n = {row['n_step']}: best with {row['best']} samples per insert {row['seconds']}")
-    return {"runs": runs, "summary": found}, []
+    return {"runs": runs, "summary": found}, without_verdict(targets(found), refused)
 
 
 def make_runs(cells: Sequence[Cell], seeds: int, directory: Path) -> Iterator[Run]:
@@ -112,19 +118,31 @@ def make_runs(cells: Sequence[Cell], seeds: int, directory: Path) -> Iterator[Ru
             yield run
 
 
+def targets(rows: Sequence[dict[str, Any]]) -> list[Target]:
+    """The median seconds of `auto` over those of the best number, for each row of `summary` that has both."""
+    found = []
+    for row in rows:
+        numbers = [seconds for samples, seconds in row["seconds"].items() if samples != AUTO]
+        if AUTO in row["seconds"] and numbers and row["best"] is not None:
+            name = f"{row['task']}, n = {row['n_step']}: seconds of auto over the best samples per insert"
+            found.append(Target(name, row["seconds"][AUTO] / min(numbers), _MOST))
+    return found
+
+
 def summary(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """For each task and n-step: the median seconds by samples per insert, and the number with the fewest.
+    """For each task and n-step: the median seconds by samples per insert, and the number with the fewest (`best`).
 
     `best` is None if no run of the task with this n-step has reached the target.
     """
-    by_regime: dict[tuple[str, int], dict[int, list[Run]]] = {}
+    by_regime: dict[tuple[str, int], dict[Any, list[Run]]] = {}
     for run in runs:
         cells = by_regime.setdefault((run["task"], run["n_step"]), {})
         cells.setdefault(run["samples_per_insert"], []).append(run)
     found = []
     for (task, n_step), cells in by_regime.items():
-        seconds = {samples: statistics.median(run["seconds"] for run in own) for samples, own in sorted(cells.items())}
-        reached = {samples for samples, own in cells.items() if any(run["reached"] for run in own)}
+        ordered = sorted(cells.items(), key=lambda cell: (cell[0] == AUTO, cell[0]))
+        seconds = {samples: statistics.median(run["seconds"] for run in own) for samples, own in ordered}
+        reached = {samples for samples, own in cells.items() if samples != AUTO and any(run["reached"] for run in own)}
         best = min(reached, key=seconds.__getitem__, default=None)
         found.append({"task": task, "n_step": n_step, "best": best, "seconds": seconds})
     return found
@@ -139,23 +157,24 @@ def _run(cell: Cell, seed: int, directory: Path) -> Run:
         flags = {
             "algorithm": task.algorithm,
             "environment": task.environment,
+            "preset": "auto",
             f"{task.algorithm}.n-step": cell.n_step,
-            "rate-limiter.samples-per-insert": samples,
-            "rate-limiter.error-buffer": 4 * _ENVIRONMENTS * _SEGMENT * samples,
-            "environments-per-actor": _ENVIRONMENTS,
-            "actor.segment-length": _SEGMENT,
             "evaluation.episodes": _EPISODES,
-            "evaluation.period-updates": 500,
             "target-return": task.target,
             "max-seconds": task.limit_s,
             "max-environment-steps": 100_000_000,
             "seed": seed,
         }
+        if samples != AUTO:
+            # With both numbers given, the preset measures nothing.
+            flags |= {"rate-limiter.samples-per-insert": samples, "actors": 1}
         made = train(folder, [f"--{name}={value}" for name, value in flags.items()])
         return {**made, "confirmed": asdict(confirm(folder, _EPISODES))}
 
     made = cached(folder.with_suffix(".json"), asdict(cell), make)
     reached = made["state"] == "solved" and made["confirmed"]["mean_return"] >= _CONFIRMED * task.target
+    # The run's clock begins after the measurement.
+    seconds = made["command_s"] if samples == AUTO else made["wall_clock_s"]
     return {
         **made,
         "task": task.name,
@@ -163,7 +182,7 @@ def _run(cell: Cell, seed: int, directory: Path) -> Run:
         "samples_per_insert": samples,
         "seed": seed,
         "reached": reached,
-        "seconds": made["wall_clock_s"] if reached else task.limit_s,
+        "seconds": seconds if reached else task.limit_s,
     }
 
 
@@ -171,7 +190,7 @@ def line(run: Run) -> str:
     """A run in one line."""
     evaluation = run["evaluation"] or {"mean_return": float("nan")}
     return (
-        f"{run['task']:34} n = {run['n_step']}, {run['samples_per_insert']:>3} samples per insert, seed {run['seed']}: "
+        f"{run['task']:34} n = {run['n_step']}, {run['samples_per_insert']:>4} samples per insert, seed {run['seed']}: "
         f"{run['seconds']:>6.0f} s, {run['environment_steps']:>9,} steps, {run['updates']:>7,} updates, return "
         f"{evaluation['mean_return']:,.0f}{'' if run['reached'] else ', target missed'}"
     )

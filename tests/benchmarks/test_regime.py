@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from benchmarks.training.regime import summary
+from benchmarks.training.regime import AUTO, summary, targets
 
 
-def run(samples: int, seconds: float, reached: bool = True, n_step: int = 1) -> dict[str, Any]:
+def run(samples: int | str, seconds: float, reached: bool = True, n_step: int = 1) -> dict[str, Any]:
     return {
         "task": "sac/Ant-v5",
         "n_step": n_step,
@@ -31,3 +31,12 @@ def test_a_regime_whose_runs_all_missed_the_target_is_never_the_best() -> None:
     missed = run(16, 900, reached=False)
     assert summary([missed])[0]["best"] is None
     assert summary([missed, run(64, 900)])[0]["best"] == 64
+
+
+def test_the_choice_of_the_preset_is_compared_with_the_best_number() -> None:
+    rows = summary([run(16, 100), run(64, 200), run(AUTO, 120), run(AUTO, 130), run(AUTO, 90)])
+    assert (rows[0]["best"], list(rows[0]["seconds"])) == (16, [16, 64, AUTO])
+    (target,) = targets(rows)
+    assert (target.measured, target.met) == (1.2, True)
+    assert [each.met for each in targets(summary([run(16, 100), run(AUTO, 130)]))] == [False]
+    assert targets(summary([run(16, 100)])) == targets(summary([run(16, 900, reached=False), run(AUTO, 90)])) == []

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq_apps.cli.support import regime
 from tests.builders.forked_commands import run
@@ -79,6 +80,12 @@ def test_without_a_file_the_machine_is_measured(
     chosen = regime.fit_regime(config, {}, None, None, is_measurable=True)
     assert 4.0 <= chosen.rate_limiter.samples_per_insert <= 256.0
     assert "measuring this machine" in capsys.readouterr().out
+    numbers = {"actors": 1, "rate_limiter": {"samples_per_insert": 256.0}}
+    given = settings.build(RunConfig, config.model_dump(mode="json"), numbers)
+    fitted = regime.fit_regime(given, numbers, None, None, is_measurable=True)
+    # Four segments of 8 steps of 16 environments.
+    assert (fitted.rate_limiter.samples_per_insert, fitted.rate_limiter.error_buffer) == (256.0, 4 * 8 * 16 * 256.0)
+    assert "nothing is measured" in capsys.readouterr().out
     # An environment in the caller's process.
     assert regime.fit_regime(config, {}, None, None, is_measurable=False) == config
     assert "16 samples per insert" in capsys.readouterr().out

@@ -37,8 +37,13 @@ def fit_regime(
     """
     if config.algorithm in ON_POLICY:
         return config
+    kept = config.rate_limiter.samples_per_insert if settings.has(given, _SAMPLES) else None
+    actors = config.actors if "actors" in given else None
     if profile is not None:
         figures = _read(profile, config)
+    elif kept is not None and actors is not None:
+        _say("preset auto: samples per insert and actors are given, so nothing is measured")
+        return _with(config, given, kept, actors)
     elif is_measurable:
         _say("preset auto: measuring this machine for about 20 s")
         figures = measure(config, _SECONDS, lambda part: None, servers)
@@ -49,14 +54,12 @@ def fit_regime(
     if figures.learner["rollout"]:
         _say(f"preset auto: {config.algorithm} is on-policy, so nothing was chosen")
         return config
-    kept = config.rate_limiter.samples_per_insert if settings.has(given, _SAMPLES) else None
-    actors = config.actors if "actors" in given else None
     scheme = _acting(config.scheme, figures)
     batch, cores = figures.learner["batch_size"], len(os.sched_getaffinity(0))
     regime = choose(figures.costs(scheme), figures.workload, batch, cores, kept, actors)
     for line in _lines(regime, config, scheme):
         _say(line)
-    return _with(config, given, regime)
+    return _with(config, given, regime.samples_per_insert, regime.prediction.actors)
 
 
 def _read(file: Path, config: RunConfig) -> Figures:
@@ -88,15 +91,13 @@ def _acting(asked: str, figures: Figures) -> str:
     return min(figures.schemes, key=lambda each: figures.costs(each).actor.step_s)
 
 
-def _with(config: RunConfig, given: Mapping[str, Any], regime: Regime) -> RunConfig:
-    samples, actors = regime.samples_per_insert, regime.prediction.actors
+def _with(config: RunConfig, given: Mapping[str, Any], samples: float, actors: int) -> RunConfig:
+    """The settings with these numbers, and with room in the rate limiter for some segments of all environments."""
     limiter: dict[str, Any] = {"samples_per_insert": samples}
     if not settings.has(given, ("rate_limiter", "error_buffer")):
-        # Room for some segments of all environments.
         steps = actors * config.environments_per_actor * config.actor.segment_length
-        limiter["error_buffer"] = max(4.0 * regime.batch_size, 4.0 * steps * samples)
-    changed = {"actors": actors, "rate_limiter": limiter}
-    return settings.build(RunConfig, config.model_dump(mode="json"), changed)
+        limiter["error_buffer"] = max(config.rate_limiter.error_buffer, 4.0 * steps * samples)
+    return settings.build(RunConfig, config.model_dump(mode="json"), {"actors": actors, "rate_limiter": limiter})
 
 
 def _lines(regime: Regime, config: RunConfig, scheme: str) -> list[str]:
