@@ -153,6 +153,7 @@ PICTURES = {
     "on-policy-wide": Picture(("on_policy_wide",), _speedup),
     "parity": Picture(("parity",), _parity),
     "peers": Picture(("peers",), _peers),
+    "peers-continuous": Picture(("peers_continuous",), _peers),
     "peers-off-policy": Picture(("peers_off_policy",), _peers),
     "returns": Picture(("returns",), _returns),
     "rlx2": Picture(("rlx2",), _rlx2),

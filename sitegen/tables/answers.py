@@ -17,7 +17,7 @@ from sitegen.verdicts import plain
 _SOONER, _CARBON = r".+, time to the target over torch", r".+, carbon over torch"
 _PARITY = ("parity", *NEWER["parity"])
 _PPO = ("on_policy_ppo", *NEWER["on_policy_ppo"])
-_PEERS = ("peers", "peers_ppo", "peers_off_policy")
+_PEERS = ("peers", "peers_ppo", "peers_off_policy", "peers_continuous")
 _RLX2 = ("rlx2", "rlx2_hopper", "rlx2_walker2d", "rlx2_ant", "rlx2_sac_hopper", *NEWER["rlx2"])
 _SIDES = (libraries.OURS, libraries.THEIRS)
 

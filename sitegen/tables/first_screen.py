@@ -117,7 +117,8 @@ def _seconds(runs: list[Run] | None) -> str:
     seconds, reached = [run["seconds"] for run in runs], sum(run["reached"] for run in runs)
     if reached == len(runs):
         return spread(seconds)
-    return f"more than {number(median(seconds))} ({reached} of {len(runs)} seeds reached it)"
+    soonest = f", the first after {number(min(seconds))}" if reached else ""
+    return f"more than {number(median(seconds))} ({reached} of {len(runs)} seeds reached it{soonest})"
 
 
 def _peer_runs(task: str) -> dict[str, list[Run]]:

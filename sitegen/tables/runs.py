@@ -193,7 +193,7 @@ def seconds_by_preset() -> str:
 def peers() -> str:
     """Seconds to the target of each library."""
     rows = []
-    runs = _runs("peers", "peers_ppo", "peers_off_policy")
+    runs = _runs("peers", "peers_ppo", "peers_off_policy", "peers_continuous")
     for task, of_task in _by("task", runs).items():
         ours = median(run["seconds"] for run in of_task if run["system"] == "actorq")
         for system, found in _by("system", of_task).items():
