@@ -36,6 +36,7 @@ from benchmarks.speedup.actorq_plot import plot as plot_speedup
 from benchmarks.training.cartpole_plot import plot as plot_cartpole
 from benchmarks.training.returns_plot import plot as plot_returns
 from benchmarks.training.rlx2_plot import plot as plot_rlx2
+from benchmarks.training.rlx2_plot import plot_profile as plot_rlx2_profile
 from benchmarks.training.rlx2_tasks import TASKS as RLX2_TASKS
 
 _ROOT = Path(__file__).parents[1]
@@ -95,6 +96,10 @@ def _by_task(figures: Content) -> dict[str, list[Content]]:
 def _rlx2(figures: Content, **of_file: Any) -> None:
     runs = _by_task(figures)
     plot_rlx2({task: runs[task.name] for task in RLX2_TASKS if task.name in runs}, **of_file)
+
+
+def _rlx2_profile(*of_results: Content, **of_file: Any) -> None:
+    plot_rlx2_profile([run for figures in of_results for run in figures["runs"]], **of_file)
 
 
 def _peers(*of_results: Content, **of_file: Any) -> None:
@@ -160,6 +165,7 @@ PICTURES = {
     "rlx2_ant": Picture(("rlx2_ant",), _rlx2),
     "rlx2_half_cheetah": Picture(("rlx2_half_cheetah",), _rlx2),
     "rlx2_hopper": Picture(("rlx2_hopper",), _rlx2),
+    "rlx2_profile": Picture(("rlx2_hopper", "rlx2_walker2d", "rlx2_ant", "rlx2_sac_hopper"), _rlx2_profile),
     "rlx2_sac_half_cheetah": Picture(("rlx2_sac_half_cheetah",), _rlx2),
     "rlx2_sac_hopper": Picture(("rlx2_sac_hopper",), _rlx2),
     "rlx2_walker2d": Picture(("rlx2_walker2d",), _rlx2),

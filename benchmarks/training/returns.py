@@ -3,8 +3,13 @@
 A run is `actorq train` with its preset. It ends when its evaluator (greedy episodes of the actors' policy) sees the
 task's stopping return, or at its budget of environment steps. Then its last evaluated policy plays new episodes. The
 target of a task is about their mean return. Targets are slightly below the stored results, and one seed gives no
-verdict. Runs are kept in --directory. Complete runs are not repeated and interrupted runs continue, so a benchmark of
-hours can be made in parts. All must come from one commit on one machine.
+verdict.
+
+At the end the benchmark prints the interquartile mean of the scores of all runs, with its bootstrap interval. A score
+is 0 for random actions, and 1 at the target of the task.
+
+Runs are kept in --directory. Complete runs are not repeated and interrupted runs continue, so a benchmark of hours can
+be made in parts. All must come from one commit on one machine.
 """
 
 import argparse
@@ -16,6 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.comparison import returns_by_task
+from benchmarks.comparison import scores as comparable
+from benchmarks.environments.random_returns import random_returns
 from benchmarks.harness import ONE_SEED, Meaning, Target, run_benchmark, without_verdict
 from benchmarks.runs import (
     actor_megabytes,
@@ -27,6 +35,7 @@ from benchmarks.runs import (
     refusal,
     train,
 )
+from benchmarks.statistics import estimate, interquartile_mean
 from benchmarks.training.returns_plot import plot
 
 
@@ -86,6 +95,10 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     tasks = chosen(TASKS, arguments.task)
     with tempfile.TemporaryDirectory() as nowhere:
         runs = list(make_runs(tasks, arguments.seeds, arguments.jobs, arguments.directory or Path(nowhere)))
+    if found := scores(runs):
+        over_all = estimate(interquartile_mean, found)
+        interval = f"{over_all.low:.3f} to {over_all.high:.3f}"
+        print(f"{len(found)} tasks: interquartile mean of the scores {over_all.value:.3f} ({interval})")
     by_task = {task: [run for run in runs if run["task"] == task.name] for task in tasks}
     if arguments.plot:
         plot({task.name: own for task, own in by_task.items()}, arguments.plot)
@@ -109,6 +122,15 @@ def verdict(task: Task, runs: Sequence[dict[str, Any]]) -> Target:
     worst = min(run["confirmed"]["mean_return"] for run in runs)
     refused = ONE_SEED if len(runs) == 1 else ""
     return Target(f"{task.name}: worst seed of {len(runs)}", worst, task.target, at_most=False, refused=refused)
+
+
+def scores(runs: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """The scores of all runs by task: 0 for random actions, and 1 at the target. Tasks with one seed are left out."""
+    returns = {task: found for task, found in returns_by_task(runs).items() if len(found) > 1}
+    known = {task.name: task for task in TASKS}
+    floors = random_returns()
+    targets = {task: [known[task].target] for task in returns}
+    return comparable(returns, targets, {task: floors[known[task].environment] for task in returns})
 
 
 def make_runs(tasks: Sequence[Task], seeds: int | None, jobs: int, directory: Path) -> Iterator[dict[str, Any]]:

@@ -6,10 +6,16 @@ the same targets and replay, which separates their effect from that of sparsity.
 example (arXiv 2205.15043). On the other tasks the sparsities are the paper's.
 
 All runs of a task have equal numbers of environment steps and updates. Schedules are shares of these (rlx2_tasks.py).
-Targets are about `confirmed`: the return of a run's last policy on new episodes, as the mean over the seeds. One seed
-gives no verdict. `settled` is the mean return of the evaluations in the last quarter of a run, each with a few greedy
-episodes of the actors' policy. Runs are kept in --directory. Complete runs are not repeated, interrupted runs continue,
-and other settings make other runs. All must come from one commit on one machine.
+Targets of a task are about `confirmed`: the return of a run's last policy on new episodes, as the mean over the seeds.
+One seed gives no verdict. `settled` is the mean return of the evaluations in the last quarter of a run, each with a few
+greedy episodes of the actors' policy.
+
+Targets over all tasks are about the lower ends of bootstrap intervals (benchmarks/comparison.py): of the interquartile
+mean over the control's, and of the probability of improvement over simpler sparse methods. Fewer than five seeds of a
+task give no verdict.
+
+Runs are kept in --directory. Complete runs are not repeated, interrupted runs continue, and other settings make other
+runs. All must come from one commit on one machine.
 """
 
 import argparse
@@ -20,6 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.comparison import Comparison, compare, returns_by_task
 from benchmarks.harness import ONE_SEED, Meaning, Target, run_benchmark, without_verdict
 from benchmarks.runs import add_task_flag, chosen, in_order, refusal
 from benchmarks.training.rlx2_plot import plot
@@ -27,6 +34,10 @@ from benchmarks.training.rlx2_sparsities import Sparsity
 from benchmarks.training.rlx2_tasks import METHODS, TASKS, Task, run_task
 
 SCHEME = "int8"
+CONTROL, RLX2 = "control", "rlx2"
+# Bounds for the lower ends of the intervals over all tasks: of the return over the control's, and of the probability of
+# improvement over these methods.
+_SHARE_OF_CONTROL, _IMPROVEMENT, _SIMPLER = 0.85, 0.5, ("tiny", "static", "set")
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
@@ -73,9 +84,8 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     by_task = {task: [run for run in runs if run["task"] == task.name] for task in tasks}
     if arguments.plot:
         plot(by_task, arguments.plot)
-    return {"runs": runs}, [
-        target for task, own in by_task.items() for target in without_verdict(targets(task, own), refusal(own))
-    ]
+    found = [target for task, own in by_task.items() for target in without_verdict(targets(task, own), refusal(own))]
+    return {"runs": runs}, [*found, *without_verdict(targets_over_tasks(runs), refusal(runs))]
 
 
 def runs_of(
@@ -105,6 +115,22 @@ MEANINGS = (
         scale=100,
         case="{task}, over {other}, seeds: {seeds}",
     ),
+    Meaning(
+        r"(?P<tasks>\d+) tasks: rlx2 over control, interquartile mean, lower end .*",
+        "What share of a dense network's return does sparse training (RLx2) reach over all tasks at least?",
+        "Sparsity may cost more return than planned.",
+        unit="%",
+        scale=100,
+        case="tasks: {tasks}",
+    ),
+    Meaning(
+        r"(?P<tasks>\d+) tasks: rlx2 over (?P<other>\w+), probability of improvement, lower end .*",
+        "How probable is it at least that RLx2 returns more than a simpler sparse method?",
+        "RLx2 may not return more than simpler sparse training.",
+        unit="%",
+        scale=100,
+        case="over {other}, tasks: {tasks}",
+    ),
 )
 
 
@@ -125,6 +151,40 @@ def targets(task: Task, runs: Sequence[dict[str, Any]]) -> list[Target]:
         for bound in task.bounds
         if {bound.method, bound.of} <= confirmed.keys()
     ]
+
+
+def comparisons(runs: Sequence[dict[str, Any]]) -> dict[str, Comparison]:
+    """RLx2 compared with each other method over the tasks that have several seeds of both."""
+    methods = [method for method in METHODS if method != RLX2]
+    ours = returns_by_task(run for run in runs if run["method"] == RLX2)
+    found = {other: compare(ours, returns_by_task(run for run in runs if run["method"] == other)) for other in methods}
+    return {other: comparison for other, comparison in found.items() if comparison is not None}
+
+
+def targets_over_tasks(runs: Sequence[dict[str, Any]]) -> list[Target]:
+    """The bounds of all comparisons over several tasks."""
+    return [
+        target
+        for other, comparison in comparisons(runs).items()
+        if comparison.tasks > 1 and (target := target_over(other, comparison))
+    ]
+
+
+def target_over(other: str, comparison: Comparison) -> Target | None:
+    """The bound of RLx2 over another method over several tasks. None for a method without a bound."""
+    if other != CONTROL and other not in _SIMPLER:
+        return None
+    if other == CONTROL:
+        what, found, bound = "interquartile mean", comparison.share, _SHARE_OF_CONTROL
+    else:
+        what, found, bound = "probability of improvement", comparison.improvement, _IMPROVEMENT
+    return Target(
+        f"{comparison.tasks} tasks: rlx2 over {other}, {what}, lower end ({comparison.runs} runs: {found.value:.2f})",
+        float(found.low),
+        bound,
+        at_most=False,
+        refused=comparison.refused,
+    )
 
 
 def mean_returns(runs: Sequence[dict[str, Any]], return_of: Callable[[dict[str, Any]], float]) -> dict[str, float]:

@@ -1,4 +1,6 @@
-"""The plot of rlx2.py: return against environment steps, with a panel for each task and a color for each method."""
+"""The plots of rlx2.py: return against environment steps, with a panel for each task, and performance profiles over
+tasks. Each method has a color.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,13 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.drawing import COLORS, draw, legend, panels
+from benchmarks.comparison import returns_by_task, scores
+from benchmarks.drawing import COLORS, NEUTRAL, draw, legend, panels
+from benchmarks.statistics import estimate, performance_profile
 from benchmarks.training.rlx2_tasks import METHODS, Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _POINTS = 60
+# The method whose mean return is 1 in the performance profiles, and the highest score there.
+_UNIT, _HIGHEST_SCORE = "control", 1.5
+# In inches.
+_PROFILE_HEIGHT = 3.4
 _COLORS = dict(zip(METHODS, COLORS, strict=True))
 
 
@@ -43,6 +51,41 @@ def plot(runs: Mapping[Task, Sequence[dict[str, Any]]], file: Path, source: str 
         figure.supylabel("return of the actors' policy")
 
     draw(file, 0.9 + 2.3 * len(runs), paint, source)
+
+
+def plot_profile(runs: Sequence[dict[str, Any]], file: Path, source: str = "") -> None:
+    """Draw each method's share of runs above a score, with its bootstrap interval.
+
+    A score is the return on new episodes, divided by the control's mean return on the task. Only tasks count that have
+    all methods of `runs`.
+    """
+    returns = {
+        method: returns_by_task(run for run in runs if run["method"] == method)
+        for method in METHODS
+        if any(run["method"] == method for run in runs)
+    }
+    tasks = set.intersection(*(set(found) for found in returns.values()))
+    thresholds = np.linspace(0, _HIGHEST_SCORE, _POINTS)
+
+    profiles = {
+        method: estimate(performance_profile(thresholds), scores({task: found[task] for task in tasks}, returns[_UNIT]))
+        for method, found in returns.items()
+    }
+
+    def paint(figure: "Figure") -> None:
+        axes = figure.subplots()
+        for method, found in profiles.items():
+            color = _COLORS[method]
+            axes.step(thresholds, found.value, where="post", linewidth=1.5, color=color, label=method)
+            axes.fill_between(thresholds, found.low, found.high, step="post", alpha=0.13, color=color, linewidth=0)
+        axes.axvline(1, color=NEUTRAL, linestyle="--", linewidth=1)
+        axes.set_xlim(0, _HIGHEST_SCORE)
+        axes.set_ylim(0, 1.03)
+        axes.set_xlabel("score: return over the control's mean return")
+        axes.set_ylabel("share of runs above the score")
+        legend(figure, axes)
+
+    draw(file, _PROFILE_HEIGHT, paint, source)
 
 
 def _title(task: Task) -> str:

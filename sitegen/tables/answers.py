@@ -2,15 +2,18 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import astuple
 from statistics import median
 from typing import Any
 
 from benchmarks.harness import Target
 from benchmarks.libraries import parity as libraries
 from benchmarks.processor import DOT_PRODUCT
+from benchmarks.training import rlx2
 from sitegen import verdicts
 from sitegen.markdown import number, percent, table
 from sitegen.results import NEWER, Run, figures, load, newest_runs, target_of
+from sitegen.tables.runs import RLX2
 from sitegen.verdicts import plain
 
 # Names of the targets that two answers use.
@@ -18,7 +21,6 @@ _SOONER, _CARBON = r".+, time to the target over torch", r".+, carbon over torch
 _PARITY = ("parity", *NEWER["parity"])
 _PPO = ("on_policy_ppo", *NEWER["on_policy_ppo"])
 _PEERS = ("peers", "peers_ppo", "peers_off_policy", "peers_continuous")
-_RLX2 = ("rlx2", "rlx2_hopper", "rlx2_walker2d", "rlx2_ant", "rlx2_sac_hopper", *NEWER["rlx2"])
 _SIDES = (libraries.OURS, libraries.THEIRS)
 
 
@@ -128,12 +130,15 @@ def _faults() -> list[str]:
 
 
 def _sparse() -> list[str]:
-    every = [each for name in _RLX2 for each in verdicts.of(name) if " rlx2 over control," in each.target.name]
+    every = [each for name in RLX2 for each in verdicts.of(name) if ": rlx2 over control, return" in each.target.name]
     found = [each.target for each in every if each.newest is each and not each.target.refused]
     sizes = sorted(each.measured for each in _targets(("sparse_policy",), r".+: times fewer bytes \(.+"))
     shares = sorted(each.measured for each in found)
+    over_tasks = rlx2.comparisons(newest_runs(RLX2))[rlx2.CONTROL]
+    middle, low, high = (percent(float(each)) for each in astuple(over_tasks.share))
     return [
         f"**{percent(shares[0])} to {percent(shares[-1])}** of a dense network's return, by task.",
+        f"Interquartile mean over {over_tasks.tasks} tasks: {middle} ({low} to {high}).",
         f"The target of {percent(found[0].bound)} is met on {sum(each.met for each in found)} of {len(found)} tasks.",
         f"The policies have {number(sizes[0])} to {number(sizes[-1])} times fewer bytes.",
     ]

@@ -11,9 +11,9 @@ from sitegen.markdown import interval, number, percent, spread, table
 from sitegen.results import NEWER, Run, beside, figures, newest_runs, older_tables
 
 # Results that were made at different times, from the older to the newer.
-_RETURNS = ("returns_mountain_car_continuous", "returns", *NEWER["returns"])
-_PARITY = ("parity", *NEWER["parity"])
-_RLX2 = ("rlx2", "rlx2_hopper", "rlx2_walker2d", "rlx2_ant", "rlx2_sac_hopper", *NEWER["rlx2"])
+RETURNS = ("returns_mountain_car_continuous", "returns", *NEWER["returns"])
+PARITY = ("parity", *NEWER["parity"])
+RLX2 = ("rlx2", "rlx2_hopper", "rlx2_walker2d", "rlx2_ant", "rlx2_sac_hopper", *NEWER["rlx2"])
 
 
 def speedup() -> str:
@@ -147,12 +147,12 @@ def cartpole() -> str:
 
 def returns() -> str:
     """Each task with its seeds, by the newest result."""
-    return _returns_of(newest_runs(_RETURNS))
+    return _returns_of(newest_runs(RETURNS))
 
 
 def older_returns() -> str:
     """The same by older results."""
-    return older_tables(_RETURNS, _returns_of)
+    return older_tables(RETURNS, _returns_of)
 
 
 def _returns_of(found: list[Run]) -> str:
@@ -168,7 +168,7 @@ def _returns_of(found: list[Run]) -> str:
 def memory() -> str:
     """Peak memory of each process of these runs."""
     found: dict[str, list[float]] = {}
-    for run in newest_runs(_RETURNS):
+    for run in newest_runs(RETURNS):
         for name, value in run["peak_memory_mb"].items():
             found.setdefault(name.partition("-")[0], []).append(value)
     return table(
@@ -212,12 +212,12 @@ def peers() -> str:
 
 def parity() -> str:
     """Final returns compared with Stable-Baselines3, by the newest result."""
-    return _parity_of(newest_runs(_PARITY))
+    return _parity_of(newest_runs(PARITY))
 
 
 def older_parity() -> str:
     """The same by older results."""
-    return older_tables(_PARITY, _parity_of)
+    return older_tables(PARITY, _parity_of)
 
 
 def _parity_of(runs: list[Run]) -> str:
@@ -235,12 +235,12 @@ def _parity_of(runs: list[Run]) -> str:
 
 def rlx2() -> str:
     """Returns of sparse methods, by the newest result."""
-    return _rlx2_of(newest_runs(_RLX2))
+    return _rlx2_of(newest_runs(RLX2))
 
 
 def older_rlx2() -> str:
     """The same by older results."""
-    return older_tables(_RLX2, _rlx2_of)
+    return older_tables(RLX2, _rlx2_of)
 
 
 def _rlx2_of(found: list[Run]) -> str:
@@ -260,7 +260,7 @@ def _rlx2_of(found: list[Run]) -> str:
 def rlx2_costs() -> str:
     """Floating-point operations and bytes of sparse methods, and the share of their policies that act in int8."""
     rows = []
-    for task, of_task in _by("task", newest_runs(_RLX2)).items():
+    for task, of_task in _by("task", newest_runs(RLX2)).items():
         for method, runs in _by("method", of_task).items():
             # Schedules do not depend on the seed.
             flops, acted = runs[0]["flops"], [run["transitions_by_scheme"] for run in runs]

@@ -27,7 +27,7 @@ def test_a_plot_shows_its_stored_results(name: str) -> None:
         assert source_of(file) == PICTURES[name].source, f"run python -m benchmarks.pictures {name}"
 
 
-@pytest.mark.parametrize("name", ["cartpole", "fidelity", "speedup_steps", "fanout"])
+@pytest.mark.parametrize("name", ["cartpole", "fidelity", "speedup_steps", "fanout", "rlx2_profile"])
 def test_both_versions_are_drawn(tmp_path: Path, name: str) -> None:
     file = tmp_path / f"{name}.png"
     PICTURES[name].draw(file)
