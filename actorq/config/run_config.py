@@ -21,9 +21,13 @@ from actorq.config.sparsity import DynamicCapacityConfig, MultiStepConfig, Spars
 from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES
 from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments, ImageLayout
 from actorq.domain.goals import HindsightColumns
+from actorq.domain.policy import FALLBACK
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Exploration, Sampling
 from actorq.errors import UserError
+
+ANY_BITS = (FALLBACK, "int8")
+"""Schemes whose rounding training can simulate with fewer bits: `learner.quantization_aware_bits`."""
 
 
 class RunConfig(Settings):
@@ -160,6 +164,11 @@ class RunConfig(Settings):
             raise ValueError("init_replay needs init_from: give the run whose replay it is")
         if self.target_success is not None and self.target_return is not None:
             raise ValueError("target_success and target_return exclude each other: set only one of them")
+        if self.learner.quantization_aware_bits is not None and self.scheme not in ANY_BITS:
+            raise ValueError(
+                f"learner.quantization_aware_bits needs scheme {' or '.join(ANY_BITS)}, got {self.scheme}: the kernels "
+                "of other schemes fix the number of bits"
+            )
         if self.algorithm in ALGORITHMS and self.algorithm_args:
             raise ValueError(f"algorithm_args: the settings of algorithm {self.algorithm} are --{self.algorithm}.NAME")
         if (own := self.on_policy) is not None:

@@ -311,6 +311,11 @@ class LearnerConfig(Settings):
         description="share of the environment steps after which training simulates the actors' quantization; "
         "none: never",
     )
+    quantization_aware_bits: Annotated[Whole, Field(ge=2, le=8)] | None = Field(
+        None,
+        description="bits of weights and activations in quantization-aware training, for the schemes int8-weights and "
+        "int8; actors use 8 bits; none: as the actors",
+    )
 
     @model_validator(mode="after")
     def _compiled_layers_stay(self) -> "LearnerConfig":

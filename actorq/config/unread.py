@@ -81,5 +81,9 @@ def _switched_off(run: RunConfig, spec: EnvironmentSpec) -> Iterator[tuple[str, 
         "masks never change": (methods <= {"dense", "tiny", "static"}, _CHANGES),
         "no network has masks": (methods <= {"dense", "tiny"}, ("sparsity.compressed_products",)),
         "scheme is fp32": (run.scheme == FP32, ("learner.quantization_aware_after",)),
+        "learner.quantization_aware_after is none": (
+            run.learner.quantization_aware_after is None,
+            ("learner.quantization_aware_bits",),
+        ),
     }
     return ((reason, names) for reason, (is_so, names) in reasons.items() if is_so)

@@ -1,7 +1,7 @@
 """Describes the rounding of a quantized layer, for a learner that trains with simulated rounding."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 
@@ -34,6 +34,7 @@ class TrainingForm:
     largest_bias: bound of a bias that is an integer in units of input scale times weight scale. The bound limits these
         scales from below. 0 for a float bias.
     per_channel: whether int8 weights have one scale per output channel instead of one in total.
+    bits: bits of int8 weights and of uint8 inputs. Below 8 they use only a part of the integers; see `with_bits`.
     """
 
     inputs: Uint8 | None = None
@@ -41,8 +42,19 @@ class TrainingForm:
     block: int = 0
     largest_bias: float = 0.0
     per_channel: bool = True
+    bits: int = 8
 
     @property
     def places(self) -> tuple[Place, ...]:
         """The places whose ranges the layer uses."""
         return tuple(each.place for each in (self.inputs, self.outputs) if each is not None and each.place is not None)
+
+
+def with_bits(form: TrainingForm, bits: int) -> TrainingForm:
+    """The form with this number of bits for weights and inputs, and a scale for each output channel.
+
+    Raises ValueError for a form with blocks or integer biases: its kernels fix the number of bits.
+    """
+    if form.block or form.largest_bias:
+        raise ValueError(f"expected a form without blocks and integer biases, got {form}")
+    return replace(form, bits=bits, per_channel=True)

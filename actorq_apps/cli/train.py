@@ -36,7 +36,15 @@ from actorq_apps.cli.display.output import with_queued_output
 from actorq_apps.cli.display.report import print_result
 from actorq_apps.cli.display.view import RunView
 from actorq_apps.cli.support.regime import fit_regime
-from actorq_apps.local.algorithm import Describe, Warn, about_wrappers, check_learner, fit_algorithm, fit_environments
+from actorq_apps.local.algorithm import (
+    Describe,
+    Warn,
+    about_bits,
+    about_wrappers,
+    check_learner,
+    fit_algorithm,
+    fit_environments,
+)
 from actorq_apps.local.environment import environment_of
 from actorq_apps.local.forkserver import ForkServers
 from actorq_apps.local.launcher import run_locally
@@ -207,7 +215,7 @@ def _checked(
     # A resumed run has networks of its own. The run that it began from may be gone.
     resumes = {"init_from": None, "init_replay": False} if train.resume or lost else {}
     check_learner(fitting.model_copy(update=resumes), spec, servers)
-    for text in about_wrappers(fitting.environment_arguments):
+    for text in (*about_wrappers(fitting.environment_arguments), *about_bits(fitting)):
         warn(f"warning: {text}")
     for name, reason in given_in_vain(sources.given[RunConfig], fitting, spec).items():
         warn(f"warning: {name} has no effect: {reason}")

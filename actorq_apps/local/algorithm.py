@@ -13,6 +13,7 @@ from actorq.config.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
 from actorq.config.run_config import RunConfig
 from actorq.config.segments import most_environments
 from actorq.domain.environments import EnvironmentArguments
+from actorq.domain.policy import FLOAT_SCHEMES, FP32
 from actorq.domain.spaces import EnvironmentSpec, check_goals, check_images
 from actorq.errors import UserError
 from actorq.process import Sources
@@ -104,6 +105,17 @@ def fit_environments(config: RunConfig, spec: EnvironmentSpec, warn: Warn) -> Ru
     reason = f"a message holds no more observations of {size_text(spec.observations.nbytes)}"
     warn(f"environments per actor: {most} instead of {config.environments_per_actor}: {reason}")
     return settings.build(RunConfig, {**config.model_dump(mode="json"), "environments_per_actor": most})
+
+
+def about_bits(config: RunConfig) -> Iterator[str]:
+    """A warning about quantization-aware training with bits that no kernel of the actors' scheme has."""
+    bits, scheme = config.learner.quantization_aware_bits, config.scheme
+    if bits not in (None, 8) and config.learner.quantization_aware_after is not None:
+        speed = FP32 if scheme in FLOAT_SCHEMES else scheme
+        yield (
+            f"learner.quantization_aware_bits: scheme {scheme} has no kernel for {bits} bits: actors use 8 bits, as "
+            f"fast as {speed}; only training rounds to {bits} bits"
+        )
 
 
 def about_wrappers(arguments: EnvironmentArguments) -> Iterator[str]:

@@ -17,7 +17,7 @@ from actorq.domain.policy import LayerReport, PolicyGraph
 from actorq.quantization.compaction import Compactor, LiveUnits
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import training_forms
-from actorq.quantization.training import Place, TrainingForm
+from actorq.quantization.training import Place, TrainingForm, with_bits
 from learner_service.quantization.remaining_units import Remaining, remaining_units
 from learner_service.quantization.straight_through import Layer, StraightThrough
 
@@ -33,13 +33,16 @@ class FakeQuantization:
     """Replaces the computation of a policy's layers within `applied`. Not thread-safe.
 
     policy: any module. graph: its exported graph.
+    bits: bits of weights and inputs, for schemes that support it (actorq.quantization.training.with_bits); None for the
+        scheme's own.
 
     Layers are found by name. They must be linear layers or convolutions of torch.nn. Parameters stay unchanged, and
     nothing changes outside of `applied`. Checkpoints, snapshots and exported graphs therefore contain the float policy.
     """
 
-    def __init__(self, policy: nn.Module, graph: PolicyGraph) -> None:
+    def __init__(self, policy: nn.Module, graph: PolicyGraph, bits: int | None = None) -> None:
         self._policy = policy
+        self._bits = bits
         self._source = graph
         self._layers: dict[str, StraightThrough] = {}
         self._scheme = ""
@@ -117,7 +120,8 @@ class FakeQuantization:
         if not self._held:
             return {}
         graph = self._compactor.whole if live is None else self._compactor.graph(live)
-        return training_forms(self._scheme, graph, self._held)
+        forms, bits = training_forms(self._scheme, graph, self._held), self._bits
+        return forms if bits is None else {name: with_bits(form, bits) for name, form in forms.items()}
 
     def _ranges(self, observations: Tensor, remaining: Mapping[str, Remaining]) -> dict[Place, Tensor]:
         """Lowest and highest activation of the remaining units at each place that a training form needs."""

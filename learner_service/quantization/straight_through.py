@@ -31,25 +31,28 @@ _Factors = tuple[Tensor, Tensor, Tensor | None]
 
 @dataclass(frozen=True)
 class Grid:
-    """The grid of uint8 activations: n * `scale` for whole numbers n from `lowest` to `lowest` + 255.
+    """The grid of uint8 activations: n * `scale` for whole numbers n from `lowest` to `lowest` + `width`.
 
-    lowest: minus the zero point, so 0.0 is always on the grid. Both are float32 values.
+    lowest: minus the zero point, so 0.0 is always on the grid. width: 255, or 2^bits - 1 with fewer bits.
     """
 
     scale: float
     lowest: float
+    width: float = integers.UINT8_LARGEST
 
     @classmethod
-    def over(cls, values: Tensor, rounding: Uint8) -> "Grid":
-        """The grid for the range of a tensor."""
+    def over(cls, values: Tensor, rounding: Uint8, bits: int = 8) -> "Grid":
+        """The grid for the range of a tensor. With fewer bits the same range has fewer and larger steps."""
         low, high = torch.aminmax(values)
         scale, zero_point = rounding.grid(low.item(), high.item())
-        return cls(scale, -float(zero_point))
+        width = 2.0**bits - 1
+        coarser = integers.UINT8_LARGEST / width
+        return cls(scale * coarser, -float(round(zero_point / coarser)), width)
 
     @property
     def highest(self) -> float:
         """The largest whole number n of the grid."""
-        return self.lowest + integers.UINT8_LARGEST
+        return self.lowest + self.width
 
     def levels(self, activations: Tensor) -> Tensor:
         """Whole numbers l with activations ~ l * scale, of the same shape."""
@@ -82,13 +85,15 @@ class Weights:
         return self.scale.squeeze(1)
 
     @classmethod
-    def of(cls, weight: Tensor, per_channel: bool, least: Tensor | None = None) -> "Weights":
+    def of(cls, weight: Tensor, per_channel: bool, least: Tensor | None = None, bits: int = 8) -> "Weights":
         """Round float32[outputs, ...]: scale = max|w| / 127 per channel or overall, 1 if that is not a normal number.
 
         least: float32[outputs, 1, ...], lower bounds of the channels' scales. No level needs clipping.
+        bits: with fewer than 8, the largest level is 2^(bits - 1) - 1 instead of 127.
         """
         by_channel = per_channel or least is not None
-        scale = weight.abs().amax(tuple(range(by_channel, weight.ndim)), keepdim=True).div_(integers.INT8_LARGEST)
+        largest = 2.0 ** (bits - 1) - 1
+        scale = weight.abs().amax(tuple(range(by_channel, weight.ndim)), keepdim=True).div_(largest)
         if least is not None:
             scale = torch.maximum(scale, least)
             scale = scale if per_channel else scale.amax(0, keepdim=True)
@@ -167,7 +172,9 @@ class StraightThrough:
     def calibrate(self, ranges: Mapping[Place, Tensor]) -> None:
         """Set the grids of inputs and outputs from the lowest and highest activation at the form's places."""
         self.inputs, self.outputs = (
-            Grid.over(ranges[rounding.place], rounding) if rounding is not None and rounding.place else None
+            Grid.over(ranges[rounding.place], rounding, self.form.bits)
+            if rounding is not None and rounding.place
+            else None
             for rounding in (self.form.inputs, self.form.outputs)
         )
 
@@ -188,7 +195,7 @@ class StraightThrough:
             inputs, weights = int8_blocks(x, form.block) if form.block else x, self._weights(bias, 1.0)
             return self._product(inputs, weights.values, bias), (inputs, weights.values, None), 1.0, None
         # y = product(levels(x), levels(W)) (scale(x) scale(W)) + b
-        grid = self.inputs or Grid.over(x, form.inputs)
+        grid = self.inputs or Grid.over(x, form.inputs, form.bits)
         levels, weights = grid.levels(x), self._weights(bias, grid.scale)
         y = self._product(levels, weights.levels, None)
         factors = levels, weights.levels, weights.channels
@@ -223,8 +230,12 @@ class StraightThrough:
             if self.form.largest_bias and bias is not None:
                 # The bias is an integer times both scales. A scale that is too small would overflow the integer.
                 least = bias.detach().abs().div(scale * self.form.largest_bias).view(-1, *(1,) * (weight.ndim - 1))
-            block, per_channel = self.form.block, self.form.per_channel
-            self._rounded = Weights.in_blocks(weight, block) if block else Weights.of(weight, per_channel, least)
+            form = self.form
+            self._rounded = (
+                Weights.in_blocks(weight, form.block)
+                if form.block
+                else Weights.of(weight, form.per_channel, least, form.bits)
+            )
         return self._rounded
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -262,7 +262,8 @@ def _quantization_aware(
     """The run's quantization-aware training, off if the run does not use it. values: of the checkpoint, if any."""
     after = config.learner.quantization_aware_after
     starts_at = None if after is None else after * config.max_environment_steps
-    aware = QuantizationAware(FakeQuantization(algorithm.policy, graph), starts_at)
+    fake = FakeQuantization(algorithm.policy, graph, config.learner.quantization_aware_bits)
+    aware = QuantizationAware(fake, starts_at)
     # Older checkpoints do not have this state.
     if "quantization_aware" in values:
         aware.load_state(values["quantization_aware"])

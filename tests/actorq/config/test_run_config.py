@@ -294,6 +294,15 @@ def test_compensates_rounding_except_in_quantization_aware_training(asked: str, 
     assert config.resolved_quantizer().gate == config.quantizer.gate
 
 
+@pytest.mark.parametrize("scheme", ["fp32", "int4", "int8-static", "auto"])
+def test_bits_of_quantization_aware_training_need_a_scheme_that_leaves_them_open(scheme: str) -> None:
+    learner = {"quantization_aware_after": 0.5, "quantization_aware_bits": 3}
+    with pytest.raises(UserError, match=rf"quantization_aware_bits needs scheme int8-weights or int8, got {scheme}: "):
+        settings.build(RunConfig, {"scheme": scheme, "learner": learner})
+    for fitting in ("int8-weights", "int8"):
+        assert settings.build(RunConfig, {"scheme": fitting, "learner": learner}).learner.quantization_aware_bits == 3
+
+
 @pytest.mark.parametrize("most", [1, 8])
 def test_max_steps_per_policy_must_exceed_the_segment_length(most: int) -> None:
     actor = {"segment_length": 8}

@@ -83,6 +83,8 @@ def test_reports_a_setting_for_other_actions_or_observations(algorithm: str) -> 
     assert are_told(in_vain(IMAGES, **given), {**gaussian, **layers, "normalize_observations": "images"})
     aware = in_vain(CONTINUOUS, **given, learner={"quantization_aware_after": 0.5})
     assert are_told(aware, {"learner.quantization_aware_after": "fp32"})
+    bits = in_vain(CONTINUOUS, algorithm=algorithm, learner={"quantization_aware_bits": 3})
+    assert are_told(bits, {"learner.quantization_aware_bits": "quantization_aware_after is none"})
 
 
 def test_does_not_report_a_setting_with_an_effect() -> None:

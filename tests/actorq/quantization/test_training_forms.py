@@ -13,7 +13,7 @@ from actorq.quantization.calibration import Observed, Statistic
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named, training_forms
 from actorq.quantization.schemes.base import Plan
-from actorq.quantization.training import Place, TrainingForm, Uint8
+from actorq.quantization.training import Place, TrainingForm, Uint8, with_bits
 from tests.quantizer_service.policy_graphs import GRAPHS, Tensors, mlp, policy_graph
 from tests.quantizer_service.policy_runs import emission, outputs_of, random_inputs, random_parameters, reference_of
 
@@ -173,3 +173,10 @@ def test_a_form_lists_the_places_with_calibrated_ranges() -> None:
     assert TrainingForm().places == TrainingForm(inputs=Uint8(lambda low, high: (1.0, 0))).places == ()
     both = TrainingForm(Uint8(lambda low, high: (1.0, 0), own), Uint8(lambda low, high: (1.0, 0), place))
     assert both.places == (own, place)
+
+
+def test_forms_whose_kernels_fix_the_bits_get_no_other_ones() -> None:
+    assert with_bits(TrainingForm(per_channel=False), 3) == TrainingForm(bits=3)
+    for form in (TrainingForm(block=32), TrainingForm(largest_bias=2.0)):
+        with pytest.raises(ValueError, match="without blocks and integer biases"):
+            with_bits(form, 3)

@@ -262,6 +262,24 @@ def test_warns_about_wrappers_that_affect_evaluations(
 
 
 @pytest.mark.parametrize(
+    ("scheme", "bits", "warned"),
+    [
+        ("int8", "3", "scheme int8 has no kernel for 3 bits: actors use 8 bits, as fast as int8"),
+        ("int8-weights", "2", "scheme int8-weights has no kernel for 2 bits: actors use 8 bits, as fast as fp32"),
+        ("int8", "8", ""),
+    ],
+)
+def test_warns_about_bits_of_training_that_no_kernel_computes(
+    capsys: pytest.CaptureFixture[str], scheme: str, bits: str, warned: str
+) -> None:
+    given = ["--scheme", scheme, "--learner.quantization-aware-bits", bits, "--learner.quantization-aware-after", "0.5"]
+    resolved_config(Sources.read((RunConfig,), argument_parser("test", "", (RunConfig,)).parse_args(given)))
+    told = capsys.readouterr().err
+    assert warned in told
+    assert told.count("\n") == bool(warned)
+
+
+@pytest.mark.parametrize(
     ("algorithm", "environment"), [("dqn", "CartPole-v1"), ("ppo", "CartPole-v1"), ("sac", "Pendulum-v1")]
 )
 def test_a_runs_own_file_causes_no_warning_about_settings(

@@ -48,6 +48,17 @@ def test_the_policy_is_quantized_only_inside_the_context(policy: QNetwork) -> No
     assert all("forward" not in vars(module) for module in policy.modules())
 
 
+@pytest.mark.parametrize("scheme", ["int8-weights", "int8"])
+def test_fewer_bits_change_the_outputs_more(policy: QNetwork, scheme: str) -> None:
+    before, errors = outputs(policy), {}
+    for bits in (None, 4, 2):
+        fake = FakeQuantization(policy, export_policy_graph(policy, SPEC), bits)
+        fake.follow(scheme, reports("torso.2", weights=INT8_PER_TENSOR))
+        with fake.applied():
+            errors[bits] = float((outputs(policy) - before).abs().mean())
+    assert 0 < 5 * errors[None] < errors[4] < errors[2]
+
+
 def test_an_error_inside_the_context_restores_the_policy(policy: QNetwork) -> None:
     fake = FakeQuantization(policy, export_policy_graph(policy, SPEC))
     fake.follow("int8", reports("torso.2"))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from actorq.quantization.schemes.int8 import dynamic_grid
-from actorq.quantization.training import TrainingForm, Uint8
+from actorq.quantization.training import TrainingForm, Uint8, with_bits
 from learner_service.quantization.straight_through import Grid, Layer, StraightThrough, Weights, int8_blocks
 
 
@@ -47,6 +47,27 @@ def test_weights_have_a_scale_for_all_or_for_each_channel() -> None:
     each = Weights.of(weight, per_channel=True)
     assert each.scale.flatten().tolist() == [1.0, np.float32(12.7) / np.float32(127), 1.0, 1.0]
     assert each.levels.tolist() == [[127, 0, -2], [-127, 0, 60], [0, 0, 0], [0, 0, 0]]
+
+
+def test_fewer_bits_round_the_same_range_to_fewer_levels() -> None:
+    x = torch.tensor([-1.0, -0.4, 0.0, 0.7, 2.0])
+    grid = Grid.over(x, Uint8(dynamic_grid), bits=2)
+    # From -1 to 2 in 3 steps, and 0 is one of the levels.
+    assert (grid.scale, grid.lowest, grid.highest) == (pytest.approx(1.0), -1.0, 2.0)
+    assert grid.levels(x).tolist() == [-1, 0, 0, 1, 2]
+    weight = torch.tensor([[3.0, -1.4, 0.4], [0.6, 0.0, -0.3]])
+    assert Weights.of(weight, per_channel=True, bits=3).levels.tolist() == [[3, -1, 0], [3, 0, -2]]
+    assert Weights.of(weight, per_channel=True, bits=2).levels.tolist() == [[1, 0, 0], [1, 0, 0]]
+
+
+def test_a_layer_of_fewer_bits_computes_with_rounded_weights_and_inputs() -> None:
+    torch.manual_seed(3)
+    layer, x = nn.Linear(6, 5), torch.randn(7, 6)
+    rounded = StraightThrough(layer, with_bits(DYNAMIC, 3))
+    grid, weights = Grid.over(x, Uint8(dynamic_grid), bits=3), Weights.of(layer.weight.detach(), True, bits=3)
+    expected = functional.linear(grid.levels(x) * grid.scale, weights.values, layer.bias)
+    torch.testing.assert_close(rounded.forward(x), expected, rtol=1e-5, atol=1e-5)
+    assert len(weights.levels.unique()) <= 7
 
 
 def test_scales_of_weights_are_bounded_below() -> None:
