@@ -88,7 +88,9 @@ class RoundedPolicy:
     def weights(self, form: Form) -> dict[str, NDArray[Any]]:
         """All parameters, with the weights of layers rounded."""
         values = dict(self._parameters)
-        for layer in self._graph.layers if form.weights else ():
+        if form.weights is None:
+            return values
+        for layer in self._graph.layers:
             # An output channel per row, for any orientation in the graph.
             weight = self._parameters[layer.weight].swapaxes(0, layer.channels)
             rounded = (
@@ -102,21 +104,22 @@ class RoundedPolicy:
     def _nodes(self, form: Form, rounding: "_Rounding") -> Iterator[onnx.NodeProto]:
         """The graph's nodes with rounding nodes between them, in topological order."""
         renamed: dict[str, str] = {}
-        for name, rows in self._observations.items() if form.inputs else ():
-            grid = quantizers.components(rows.min(0), rows.max(0), form.inputs)
-            renamed[name] = f"{name}:rounded"
-            yield from rounding.nodes(name, renamed[name], grid)
+        if form.inputs is not None:
+            for name, rows in self._observations.items():
+                renamed[name] = f"{name}:rounded"
+                grid = quantizers.components(rows.min(0), rows.max(0), form.inputs)
+                yield from rounding.nodes(name, renamed[name], grid)
         acting, made = self._graph.signature.acting.name, set[str]()
         for index, original in enumerate(self._graph.model.graph.node):
             node = deepcopy(original)
             reads = {name: renamed.get(name, name) for name in node.input}
-            if form.inner and (tensor := self._inner.get(index)):
+            if form.inner is not None and (tensor := self._inner.get(index)):
                 reads[tensor] = f"{tensor}:rounded"
                 if tensor not in made:
                     yield from rounding.nodes(tensor, reads[tensor], self._inner_grid(tensor, form.inner))
                     made.add(tensor)
             node.input[:] = [reads[name] for name in node.input]
-            if not form.outputs or self._bounds is None or acting not in node.output:
+            if form.outputs is None or self._bounds is None or acting not in node.output:
                 yield node
                 continue
             node.output[:] = [f"{acting}:float" if name == acting else name for name in node.output]

@@ -50,7 +50,8 @@ def test_the_policy_is_quantized_only_inside_the_context(policy: QNetwork) -> No
 
 @pytest.mark.parametrize("scheme", ["int8-weights", "int8"])
 def test_fewer_bits_change_the_outputs_more(policy: QNetwork, scheme: str) -> None:
-    before, errors = outputs(policy), {}
+    before = outputs(policy)
+    errors: dict[int | None, float] = {}
     for bits in (None, 4, 2):
         fake = FakeQuantization(policy, export_policy_graph(policy, SPEC), bits)
         fake.follow(scheme, reports("torso.2", weights=INT8_PER_TENSOR))

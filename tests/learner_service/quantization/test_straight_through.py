@@ -55,9 +55,9 @@ def test_fewer_bits_round_the_same_range_to_fewer_levels() -> None:
     # From -1 to 2 in 3 steps, and 0 is one of the levels.
     assert (grid.scale, grid.lowest, grid.highest) == (pytest.approx(1.0), -1.0, 2.0)
     assert grid.levels(x).tolist() == [-1, 0, 0, 1, 2]
-    weight = torch.tensor([[3.0, -1.4, 0.4], [0.6, 0.0, -0.3]])
+    weight = torch.tensor([[3.0, -1.4, 0.4], [0.6, 0.0, -0.35]])
     assert Weights.of(weight, per_channel=True, bits=3).levels.tolist() == [[3, -1, 0], [3, 0, -2]]
-    assert Weights.of(weight, per_channel=True, bits=2).levels.tolist() == [[1, 0, 0], [1, 0, 0]]
+    assert Weights.of(weight, per_channel=True, bits=2).levels.tolist() == [[1, 0, 0], [1, 0, -1]]
 
 
 def test_a_layer_of_fewer_bits_computes_with_rounded_weights_and_inputs() -> None:
