@@ -1,5 +1,7 @@
 """The table of bits: its quantizers, the rounded forms of a policy, the kept return, and the fewest bits."""
 
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from actorq.quantization.schemes.int8 import dynamic_grid
 from benchmarks.harness import ONE_SEED
 from benchmarks.policies import checkpoint_of, vector_network
 from benchmarks.policy.bits.__main__ import AWARE, targets
-from benchmarks.policy.bits.evaluation import evaluated, random_return
+from benchmarks.policy.bits.evaluation import Evaluation, evaluated, random_return
 from benchmarks.policy.bits.forms import FORMS, OUTPUT, Form, RoundedPolicy, forms_of
 from benchmarks.policy.bits.quantizers import activations, components, quarl, symmetric
 from benchmarks.policy.bits.summary import fewest, share, summarized
@@ -166,19 +168,23 @@ def test_a_rounded_policy_computes_what_numpy_does(form: Form) -> None:
     assert close.mean() > 0.9
 
 
-def make_run(folder: Path) -> None:
-    """A run's folder with one untrained policy of CartPole."""
+def make_run(folder: Path, returns: Sequence[float | None] = (None,)) -> None:
+    """A run's folder with an untrained policy of CartPole. It has a version for each return, ten updates apart."""
     torch.manual_seed(0)
     spec = describe_environment("CartPole-v1")
     network = QNetwork(spec, (8, 8), dueling=True)
     graph = export_policy_graph(network, spec)
     rows = np.random.default_rng(0).standard_normal((16, 4)).astype(np.float32)
     calibration = {graph.signature.inputs[0].name: rows}
-    checkpoint = Checkpoint(1, 1, graph.digest, snapshot_parameters(network), calibration, 0.0)
-    emitter = Emitter(PolicyStore(folder / "policies", retain_newest=2, retain_best=1))
+    store = PolicyStore(folder / "policies", retain_newest=5, retain_best=1)
+    emitter = Emitter(store)
     emitter.catalog.claim("benchmark")
     emitter.add_graph(graph)
-    emitter.publish(checkpoint, [FP32])
+    for version, mean_return in enumerate(returns, start=1):
+        parameters = snapshot_parameters(network)
+        emitter.publish(Checkpoint(version, 10 * version, graph.digest, parameters, calibration, 0.0), [FP32])
+        if mean_return is not None:
+            store.add_evaluation(version, mean_return)
 
 
 def test_all_forms_of_a_runs_policy_play_the_same_episodes(tmp_path: Path) -> None:
@@ -190,6 +196,13 @@ def test_all_forms_of_a_runs_policy_play_the_same_episodes(tmp_path: Path) -> No
     assert 8 <= found["fp32"] <= 500
     # Random actions balance the pole for 22 steps on average.
     assert 18 < found["random"] < 27
+
+
+@pytest.mark.parametrize(("since", "version"), [(0, 1), (15, 3), (40, 4)])
+def test_the_best_late_version_of_a_run_is_evaluated(tmp_path: Path, since: int, version: int) -> None:
+    make_run(tmp_path, returns=(500.0, 90.0, 100.0, None))
+    with closing(Evaluation(tmp_path, "CartPole-v1", 1, since)) as evaluation:
+        assert evaluation.version == version
 
 
 def test_random_actions_of_a_continuous_environment_are_within_its_bounds() -> None:
@@ -230,13 +243,16 @@ def test_the_fewest_bits_are_those_from_which_all_larger_ones_keep_the_return(
     assert fewest(kept) == bits
 
 
-def run(seed: int, fp32: float, random: float = 20.0, task: str = "dqn/CartPole-v1", **returns: Any) -> dict[str, Any]:
+Returns = dict[str, dict[str, float]]
+
+
+def run(seed: int, fp32: float, returns: Returns, task: str = "dqn/CartPole-v1") -> dict[str, Any]:
     conditions = {"commit": "c", "changes": None, "machine": {}}
-    return {"task": task, "seed": seed, "fp32": fp32, "random": random, "returns": returns, "conditions": conditions}
+    return {"task": task, "seed": seed, "fp32": fp32, "random": 20.0, "returns": returns, "conditions": conditions}
 
 
 def test_returns_are_averaged_over_seeds_before_they_are_compared() -> None:
-    runs = [run(1, 500, weights={"2": 60.0, "8": 500.0}), run(2, 100, weights={"2": 100.0, "8": 90.0})]
+    runs = [run(1, 500, {"weights": {"2": 60.0, "8": 500.0}}), run(2, 100, {"weights": {"2": 100.0, "8": 90.0}})]
     aware = {"task": "dqn/CartPole-v1", "returns": {AWARE: {"2": 295.0}}}
     plain, trained = summarized([*runs, aware])
     assert (plain["seeds"], plain["fp32"], plain["random"]) == (2, 300.0, 20.0)
@@ -247,7 +263,7 @@ def test_returns_are_averaged_over_seeds_before_they_are_compared() -> None:
 
 def test_a_policy_that_is_no_better_than_random_actions_gives_no_verdict() -> None:
     ours = {"weights and activations": {"2": 9.0, "8": 9.0}}
-    runs = [run(seed, 10.0, **ours) for seed in (1, 2)] + [run(seed, 500.0, task="ppo/X", **ours) for seed in (1, 2)]
+    runs = [run(seed, 10.0, ours) for seed in (1, 2)] + [run(seed, 500.0, ours, "ppo/X") for seed in (1, 2)]
     useless, low = targets({"runs": runs})
     assert "FP32 is no better" in useless.refused
     assert low.measured < 0
@@ -255,6 +271,6 @@ def test_a_policy_that_is_no_better_than_random_actions_gives_no_verdict() -> No
 
 
 def test_one_seed_gives_no_verdict() -> None:
-    (found,) = targets({"runs": [run(1, 500.0, **{"weights and activations": {"8": 500.0}})]})
+    (found,) = targets({"runs": [run(1, 500.0, {"weights and activations": {"8": 500.0}})]})
     assert found.measured == 1.0
     assert found.refused == ONE_SEED

@@ -1,7 +1,8 @@
 """With how few bits do trained policies still act well?
 
-`actorq train` trains policies of DQN, PPO, D4PG and SAC with a fixed number of environment steps. The newest policy of
-each run is then rounded to 2, 3, 4, 6 and 8 bits, and plays the same episodes as its FP32 form:
+`actorq train` trains policies of DQN, PPO, D4PG and SAC with a fixed number of environment steps. The best version of
+each run's second half counts, by the run's own evaluations. It is rounded to 2, 3, 4, 6 and 8 bits, and plays the same
+episodes as its FP32 form:
 
 - weights by QuaRL's quantizer (arXiv 1910.01055): affine, one step for each linear layer
 - weights by this project's quantizer: symmetric, one scale for each output channel
@@ -60,7 +61,7 @@ class Task:
 
 
 def _falling(updates: int) -> tuple[str, ...]:
-    """Flags for a step size that falls until the run's end. The newest policy of DQN otherwise changes much."""
+    """Flags for a step size that falls until the run's end. DQN's policy otherwise changes much."""
     return "--dqn.learning-rate-end=1e-4", f"--dqn.learning-rate-updates={updates}"
 
 
@@ -164,9 +165,11 @@ def _run(task: Task, seed: int, aware: int | None, episodes: int, directory: Pat
         forget_incomplete(folder)
         made = train(folder, flags)
         kept = {key: made[key] for key in ("environment_steps", "updates", "wall_clock_s", "quantization_aware_since")}
+        since = made["updates"] // 2
         if aware is None:
-            return {**kept, **evaluated(folder, task.environment, episodes, BITS)}
-        with closing(Evaluation(folder, task.environment, episodes)) as evaluation:
+            return {**kept, **evaluated(folder, task.environment, episodes, BITS, since)}
+        since = max(since, made["quantization_aware_since"] or 0)
+        with closing(Evaluation(folder, task.environment, episodes, since)) as evaluation:
             mean_return = evaluation.mean_return(FORMS[WEIGHTS](aware))
         return {**kept, "returns": {AWARE: {str(aware): mean_return}}}
 

@@ -1,4 +1,4 @@
-"""Plays the same episodes with every rounded form of a run's newest policy."""
+"""Plays the same episodes with every rounded form of a run's policy."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import closing
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from actor_service.environments import Environments, make_environments
 from actor_service.policies.policy import OnnxPolicy
 from actor_service.roles.evaluation import EvaluationEpisodes
-from actorq.domain.policy import FP32
+from actorq.domain.policy import BEST, FP32, chosen_version
 from actorq.domain.signature import Role
 from actorq.quantization.calibration import Batch, evenly_spaced
 from actorq.quantization.graph import Graph
@@ -29,15 +29,20 @@ _ROWS = 4_096
 
 
 class Evaluation:
-    """Evaluates the newest policy of a run in rounded forms, on the same episodes. Close it after use.
+    """Evaluates a policy of a run in rounded forms, on the same episodes. Close it after use.
+
+    The policy is the best version by the run's own evaluations, among versions after `since` updates; without an
+    evaluation the newest version.
 
     folder: of the run. episodes: the number of episodes, one in each environment. The ranges of activations come from
     as many other episodes of the FP32 policy.
     """
 
-    def __init__(self, folder: Path, environment: str, episodes: int) -> None:
+    def __init__(self, folder: Path, environment: str, episodes: int, since: int = 0) -> None:
         reader = PolicyReader(folder / "policies")
-        checkpoint = reader.checkpoint(reader.versions()[0].version)
+        late = [each for each in reader.versions() if each.learner_step >= since]
+        self.version = (chosen_version(BEST, late) or reader.versions()[0]).version
+        checkpoint = reader.checkpoint(self.version)
         self.graph = Graph.parse(reader.graphs[checkpoint.graph_digest])
         self._checkpoint = checkpoint
         environments = make_environments(environment, episodes)
@@ -84,9 +89,9 @@ class Evaluation:
         return self._episodes.run(policy, seed, 1, Event()).mean_return
 
 
-def evaluated(folder: Path, environment: str, episodes: int, bits: Iterable[int]) -> Mapping[str, Any]:
-    """Mean returns of the newest policy of a run: `fp32`, `random`, and `returns` of each form by its bits."""
-    with closing(Evaluation(folder, environment, episodes)) as evaluation:
+def evaluated(folder: Path, environment: str, episodes: int, bits: Iterable[int], since: int = 0) -> Mapping[str, Any]:
+    """Mean returns of the policy of an Evaluation: `fp32`, `random`, and `returns` of each form by its bits."""
+    with closing(Evaluation(folder, environment, episodes, since)) as evaluation:
         fp32, returns = evaluation.mean_return(Form()), evaluation.mean_returns(bits)
     with closing(make_environments(environment, _RANDOM_EPISODES)) as environments:
         return {"fp32": fp32, "random": random_return(environments), "returns": returns}
