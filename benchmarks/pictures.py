@@ -18,8 +18,8 @@ from pydantic import TypeAdapter
 
 from benchmarks.libraries.parity import OURS, THEIRS
 from benchmarks.libraries.parity_plot import plot as plot_parity
-from benchmarks.libraries.peers import TASKS as PEERS_TASKS
-from benchmarks.libraries.peers_plot import plot as plot_peers
+from benchmarks.libraries.peers.__main__ import TASKS as PEERS_TASKS
+from benchmarks.libraries.peers.plot import plot as plot_peers
 from benchmarks.onpolicy.ppo_plot import plot as plot_ppo
 from benchmarks.policy.fidelity import MAX_MEAN_ERROR, MIN_AGREEMENT
 from benchmarks.policy.fidelity_plot import plot as plot_fidelity

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -84,6 +84,11 @@ def command(name: str) -> str:
     return " ".join(words)
 
 
+def of_module(module: str) -> list[str]:
+    """The names of a benchmark's results, from the oldest to the newest. module: such as benchmarks.libraries.peers."""
+    return sorted((name for name in stored() if module in command(name).split()), key=time_of)
+
+
 def line(name: str) -> str:
     """Date, machine, verdicts and command of a result, in one line."""
     machine = load(name)["machine"]
@@ -112,6 +117,14 @@ def overview() -> str:
 def newest_runs(names: Sequence[str]) -> list[Run]:
     """The runs of each task's newest result. names: results, from the oldest to the newest."""
     return [run for name in names for run in figures(name)["runs"] if _newest(names)[run["task"]] == name]
+
+
+def by(key: str, runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """The runs by one of their values, in their order."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run[key], []).append(run)
+    return found
 
 
 def older_tables(names: Sequence[str], shown: Callable[[list[Run]], str]) -> str:

@@ -13,11 +13,11 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.libraries.peer_runs.stable_baselines3 import SETTINGS
+from benchmarks.libraries.peer_runs.stable_baselines3_settings import SETTINGS
 from benchmarks.libraries.peer_runs.telling import tell
 
 _STEPS = 100_000_000
-_PPO = SETTINGS["ppo/CartPole-v1"]
+_PPO = SETTINGS["stable-baselines3"]["ppo/CartPole-v1"]
 _COPIES = {"n_sampled_goal": 4, "goal_selection_strategy": "future"}
 _REACH = {
     "learning_rate": 1e-3,

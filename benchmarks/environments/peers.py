@@ -23,8 +23,8 @@ from typing import Any
 
 from benchmarks.harness import Meaning, Target, run_benchmark
 from benchmarks.libraries.peer_runs.telling import told
-from benchmarks.libraries.peers_environments import python_of
-from benchmarks.libraries.peers_process import run_tree
+from benchmarks.libraries.peers.environments import python_of
+from benchmarks.libraries.peers.process import run_tree
 from benchmarks.runs import ACTORQ
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,7 +1,7 @@
 """The ten most important questions about ActorQ, with the stored results in words."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from statistics import median
 from typing import Any
@@ -12,7 +12,7 @@ from benchmarks.processor import DOT_PRODUCT
 from benchmarks.training import rlx2
 from sitegen import verdicts
 from sitegen.markdown import number, percent, table
-from sitegen.results import NEWER, Run, figures, load, newest_runs, target_of
+from sitegen.results import NEWER, figures, load, newest_runs, of_module, target_of
 from sitegen.tables.runs import RLX2
 from sitegen.verdicts import plain
 
@@ -20,7 +20,6 @@ from sitegen.verdicts import plain
 _SOONER, _CARBON = r".+, time to the target over torch", r".+, carbon over torch"
 _PARITY = ("parity", *NEWER["parity"])
 _PPO = ("on_policy_ppo", *NEWER["on_policy_ppo"])
-_PEERS = ("peers", "peers_ppo", "peers_off_policy", "peers_continuous")
 _SIDES = (libraries.OURS, libraries.THEIRS)
 
 
@@ -98,10 +97,11 @@ def _publication() -> list[str]:
 
 
 def _peers() -> list[str]:
-    runs: list[Run] = [run for name in _PEERS for run in figures(name)["runs"]]
+    results = of_module("benchmarks.libraries.peers")
+    runs = newest_runs(results)
     lines = []
     for system, name in {"stable-baselines3": "Stable-Baselines3", "rllib": "RLlib"}.items():
-        times = sorted(each.measured for each in _targets(_PEERS, rf".+: median seconds of {system} over .+"))
+        times = sorted(each.measured for each in _targets(results, rf".+: median seconds of {system} over .+"))
         # A run that misses the target counts with its time limit.
         least = "" if all(run["reached"] for run in runs if run["system"] == system) else "at least "
         lines.append(f"{name}: **{least}{number(times[0])} to {number(times[-1])} times** as long, by task.")
@@ -144,7 +144,7 @@ def _sparse() -> list[str]:
     ]
 
 
-def _targets(names: tuple[str, ...], pattern: str) -> list[Target]:
+def _targets(names: Sequence[str], pattern: str) -> list[Target]:
     """Targets of these results whose full names match, except those for processors without an int8 dot product."""
     stored: list[dict[str, Any]] = [each for name in names for each in load(name)["targets"]]
     found = [target_of(each) for each in stored if re.fullmatch(pattern, each["name"])]

@@ -123,8 +123,7 @@ def _seconds(runs: list[Run] | None) -> str:
 
 def _peer_runs(task: str) -> dict[str, list[Run]]:
     """The runs of the newest result that has the task, by library."""
-    named = [name for name in results.stored() if _PEERS in results.command(name).split()]
-    for name in sorted(named, key=lambda each: str(results.load(each)["date"]), reverse=True):
+    for name in reversed(results.of_module(_PEERS)):
         found: dict[str, list[Run]] = {}
         for run in results.figures(name)["runs"]:
             if run["task"] == task:
@@ -136,9 +135,8 @@ def _peer_runs(task: str) -> dict[str, list[Run]]:
 
 def commands() -> str:
     """The command of each result behind these tables, with its machine."""
-    peers = [name for name in results.stored() if _PEERS in results.command(name).split()]
     rows = []
-    for name in (*_GAINS, *peers):
+    for name in (*_GAINS, *sorted(results.of_module(_PEERS))):
         machine = results.load(name)["machine"]
         rows.append((f"`{name}.json`", f"`{results.command(name)}`", f"{machine['cpu']}, {machine['cores']} cores"))
     return table(("result", "command", "machine"), rows)

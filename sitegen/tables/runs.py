@@ -1,6 +1,5 @@
-"""Tables of whole training runs: speed, returns, energy, and other libraries."""
+"""Tables of whole training runs: speed, returns and energy."""
 
-from collections.abc import Iterable
 from dataclasses import astuple
 from statistics import fmean, median, stdev
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from benchmarks.libraries.parity import OURS, THEIRS, verdict
 from benchmarks.training.rlx2_sparsities import PAPER, PUBLISHED_MEANS, PUBLISHED_RETURNS
 from sitegen.markdown import interval, number, percent, spread, table
-from sitegen.results import NEWER, Run, beside, figures, newest_runs, older_tables
+from sitegen.results import NEWER, Run, beside, by, figures, newest_runs, older_tables
 
 # Results that were made at different times, from the older to the newer.
 RETURNS = ("returns_mountain_car_continuous", "returns", *NEWER["returns"])
@@ -157,7 +156,7 @@ def older_returns() -> str:
 
 def _returns_of(found: list[Run]) -> str:
     rows = []
-    for task, runs in _by("task", found).items():
+    for task, runs in by("task", found).items():
         confirmed = ", ".join(number(run["confirmed"]["mean_return"]) for run in runs)
         of_runs = [spread(run[key] for run in runs) for key in ("environment_steps", "wall_clock_s", "activation_ms")]
         rows.append((task, len(runs), runs[0]["target_return"], confirmed, *of_runs))
@@ -190,26 +189,6 @@ def seconds_by_preset() -> str:
     return table(head, rows)
 
 
-def peers() -> str:
-    """Seconds to the target of each library."""
-    rows = []
-    runs = _runs("peers", "peers_ppo", "peers_off_policy", "peers_continuous")
-    for task, of_task in _by("task", runs).items():
-        ours = median(run["seconds"] for run in of_task if run["system"] == "actorq")
-        for system, found in _by("system", of_task).items():
-            seconds, reached = [run["seconds"] for run in found], sum(run["reached"] for run in found)
-            # A run that misses the target counts with its time limit.
-            least = "" if reached == len(found) else "at least "
-            learning = median(run["seconds"] - run["start_s"] for run in found)
-            of_runs = [median(run[key] for run in found) for key in ("steps_per_s", "peak_memory_mb")]
-            times = f"{least}{number(median(seconds) / ours)}"
-            rows.append(
-                (task, system, f"{least}{spread(seconds)}", f"{reached} of {len(found)}", learning, *of_runs, times)
-            )
-    head = ("task", "system", "seconds to the target", "seeds that reached it", "seconds of learning", "steps/s")
-    return table((*head, "MB of all processes", "times as long as ActorQ"), rows)
-
-
 def parity() -> str:
     """Final returns compared with Stable-Baselines3, by the newest result."""
     return _parity_of(newest_runs(PARITY))
@@ -222,8 +201,8 @@ def older_parity() -> str:
 
 def _parity_of(runs: list[Run]) -> str:
     rows = []
-    for task, of_task in _by("task", runs).items():
-        sides = _by("side", of_task)
+    for task, of_task in by("task", runs).items():
+        sides = by("side", of_task)
         comparison = beside(verdict(task, sides[OURS], sides[THEIRS]))
         for side in (OURS, THEIRS):
             finals = [run["final"]["mean_return"] for run in sides[side]]
@@ -245,8 +224,8 @@ def older_rlx2() -> str:
 
 def _rlx2_of(found: list[Run]) -> str:
     rows = []
-    for task, of_task in _by("task", found).items():
-        methods = _by("method", of_task)
+    for task, of_task in by("task", found).items():
+        methods = by("method", of_task)
         new = {method: [run["confirmed"]["mean_return"] for run in runs] for method, runs in methods.items()}
         for method, runs in methods.items():
             mean, settled = fmean(new[method]), [run["settled"] for run in runs]
@@ -260,8 +239,8 @@ def _rlx2_of(found: list[Run]) -> str:
 def rlx2_costs() -> str:
     """Floating-point operations and bytes of sparse methods, and the share of their policies that act in int8."""
     rows = []
-    for task, of_task in _by("task", newest_runs(RLX2)).items():
-        for method, runs in _by("method", of_task).items():
+    for task, of_task in by("task", newest_runs(RLX2)).items():
+        for method, runs in by("method", of_task).items():
             # Schedules do not depend on the seed.
             flops, acted = runs[0]["flops"], [run["transitions_by_scheme"] for run in runs]
             int8 = (percent(each.get("int8", 0) / sum(each.values())) for each in acted)
@@ -304,17 +283,6 @@ def joint() -> str:
         ]
         parts.append(f"**{task}**:\n\n{table(head, rows)}")
     return "\n\n".join(parts)
-
-
-def _runs(*names: str) -> list[Run]:
-    return [run for name in names for run in figures(name)["runs"]]
-
-
-def _by(key: str, runs: Iterable[Run]) -> dict[str, list[Run]]:
-    found: dict[str, list[Run]] = {}
-    for run in runs:
-        found.setdefault(run[key], []).append(run)
-    return found
 
 
 def sweep() -> str:

@@ -1,5 +1,7 @@
 """Tables of statistics over tasks and seeds: interquartile means, probabilities of improvement and their intervals."""
 
+from collections.abc import Mapping
+
 from benchmarks.comparison import Comparison, Returns, compare, returns_by_task
 from benchmarks.environments.random_returns import random_returns
 from benchmarks.harness import Target
@@ -99,7 +101,7 @@ def _quantized(names: tuple[str, ...]) -> str:
     return table(("actors", *_STATISTICS), _rows(pairs, {task["task"]: task["environment"] for task in tasks}))
 
 
-def _rows(pairs: dict[str, tuple[Returns, Returns]], environments: dict[str, str]) -> list[tuple[object, ...]]:
+def _rows(pairs: Mapping[str, tuple[Returns, Returns]], environments: Mapping[str, str]) -> list[tuple[object, ...]]:
     """A row for each pair of kinds of runs. Scores are 0 for random actions. environments: of each task."""
     known = random_returns()
     floors = {task: known[environment] for task, environment in environments.items()}

@@ -16,10 +16,10 @@ from actorq.quantization.emission.weights import quantize_int8
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes.int8 import dynamic_grid
 from benchmarks.harness import ONE_SEED
-from benchmarks.policies import checkpoint_of, vector_network
+from benchmarks.policies import checkpoint_of, emit, vector_network
 from benchmarks.policy.bits.__main__ import AWARE, targets
 from benchmarks.policy.bits.evaluation import Evaluation, evaluated, random_return
-from benchmarks.policy.bits.forms import FORMS, OUTPUT, Form, RoundedPolicy, forms_of
+from benchmarks.policy.bits.forms import CORRECTED, FORMS, OUTPUT, Form, RoundedPolicy, forms_of
 from benchmarks.policy.bits.quantizers import activations, components, quarl, symmetric
 from benchmarks.policy.bits.summary import fewest, share, summarized
 from learner_service.networks import QNetwork
@@ -82,7 +82,7 @@ def test_two_bits_leave_three_levels_of_a_weight() -> None:
 def test_activations_of_8_bits_have_the_grid_of_the_scheme_int8(seen: tuple[float, float]) -> None:
     grid, (scale, zero_point) = activations(*seen, 8), dynamic_grid(*seen)
     assert float(grid.step) == pytest.approx(scale)
-    assert (grid.offset, grid.first, grid.last) == (0.0, -zero_point, 255 - zero_point)
+    assert (float(grid.offset), grid.first, grid.last) == (0.0, -zero_point, 255 - zero_point)
 
 
 def test_few_bits_of_activations_keep_zero() -> None:
@@ -121,7 +121,7 @@ def affine(values: Array, seen: Array, bits: int) -> Array:
 
 def hidden(weights: list[Array], biases: list[Array], rows: Array, bits: int | None, seen: list[Array]) -> list[Array]:
     """Inputs of the inner layers, then the output of an MLP with ReLU, with rounded inputs of inner layers."""
-    found = []
+    found: list[Array] = []
     for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
         rows = np.maximum(rows @ weight.T + bias, 0)
         rows = rows if bits is None else affine(rows, seen[len(found)], bits)
@@ -166,6 +166,19 @@ def test_a_rounded_policy_computes_what_numpy_does(form: Form) -> None:
     # In float32, a value between two levels may round to the other one.
     close = np.isclose(got, expected, rtol=1e-4, atol=1e-4).all(1)
     assert close.mean() > 0.9
+
+
+def test_corrected_weights_of_8_bits_are_those_of_the_scheme_int8_weights() -> None:
+    graph, checkpoint = checkpoint_of(vector_network("mlp", 16))
+    ((name, rows),) = checkpoint.calibration.items()
+    policy = RoundedPolicy(Graph.parse(graph), checkpoint.parameters, checkpoint.calibration, (LOW, HIGH))
+    emitted = emit(graph, checkpoint, "int8-weights").model
+    ours, nearest, expected = (
+        open_session(model, "policy").run([graph.signature.acting.name], {name: rows})[0]
+        for model in (policy.model(FORMS[CORRECTED](8)), policy.model(Form(weights=8)), emitted)
+    )
+    np.testing.assert_allclose(ours, expected, atol=1e-6)
+    assert np.abs(nearest - expected).max() > 1e-4
 
 
 def make_run(folder: Path, returns: Sequence[float | None] = (None,)) -> None:
@@ -247,7 +260,7 @@ Returns = dict[str, dict[str, float]]
 
 
 def run(seed: int, fp32: float, returns: Returns, task: str = "dqn/CartPole-v1") -> dict[str, Any]:
-    conditions = {"commit": "c", "changes": None, "machine": {}}
+    conditions: dict[str, Any] = {"commit": "c", "changes": None, "machine": {}}
     return {"task": task, "seed": seed, "fp32": fp32, "random": 20.0, "returns": returns, "conditions": conditions}
 
 

@@ -18,9 +18,9 @@ from benchmarks.environments.packages import PACKAGES
 from benchmarks.environments.structured import TARGET
 from benchmarks.libraries.parity_episodes import final_returns
 from benchmarks.libraries.parity_settings import TD3
-from benchmarks.libraries.peers_environments import requirements
-from benchmarks.libraries.peers_process import run_tree
-from benchmarks.libraries.peers_systems import RLLIB, STABLE_BASELINES
+from benchmarks.libraries.peers.environments import requirements
+from benchmarks.libraries.peers.process import run_tree
+from benchmarks.libraries.peers.systems import RLLIB, STABLE_BASELINES
 from benchmarks.onpolicy.settings import TASKS, Task
 
 ROOT = Path(__file__).parents[2]

@@ -12,10 +12,13 @@ from actorq.config.presets import DATA_RICH, STANDARD
 from benchmarks.harness import ONE_SEED, Target
 from benchmarks.learner import precision
 from benchmarks.learner.precision import BF16, FP32
-from benchmarks.libraries import parity, peers
+from benchmarks.libraries import parity
 from benchmarks.libraries.parity import OURS, THEIRS
-from benchmarks.libraries.peers_process import Outcome
-from benchmarks.libraries.peers_systems import ACTORQ, RLLIB, STABLE_BASELINES, Evaluation, Task, result
+from benchmarks.libraries.peers.process import Outcome
+from benchmarks.libraries.peers.result import Evaluation, result
+from benchmarks.libraries.peers.systems import ACTORQ, RLLIB, STABLE_BASELINES
+from benchmarks.libraries.peers.targets import targets
+from benchmarks.libraries.peers.tasks import Task
 from benchmarks.onpolicy import correction, ppo
 from benchmarks.speedup import actorq
 from benchmarks.training import presets, returns, rlx2_tasks
@@ -119,11 +122,15 @@ def test_a_sparse_run_is_settled_in_its_last_quarter() -> None:
         rlx2_tasks.settled(points[:3], 1000)
 
 
-def test_the_first_evaluation_with_the_target_ends_the_count() -> None:
-    seen = [Evaluation(10.0, 5_000, 90.0, 0.5), Evaluation(23.0, 10_000, 475.0, 1.0), Evaluation(40.0, 15_000, 500.0)]
+def test_the_first_confirmed_evaluation_with_the_target_ends_the_count() -> None:
+    seen = [
+        *(Evaluation(10.0, 5_000, 480.0, 0.5), Evaluation(12.0, 6_000, 90.0, 0.5)),
+        *(Evaluation(23.0, 10_000, 475.0, 1.0), Evaluation(40.0, 15_000, 430.0), Evaluation(50.0, 20_000, 500.0)),
+    ]
     found = result(CARTPOLE, seen, 3.0, ENDED)
     assert (found["reached"], found["seconds"], found["environment_steps"]) == (True, 23.0, 10_000)
-    assert (found["steps_per_s"], found["evaluation_s"], len(found["evaluations"])) == (500.0, 1.5, 2)
+    assert (found["steps_per_s"], found["evaluation_s"], len(found["evaluations"])) == (500.0, 2.0, 4)
+    assert not result(CARTPOLE, seen[:3], 3.0, ENDED)["reached"]
     for missed in ([], [Evaluation(100.0, 5_000, 90.0)], [Evaluation(300.2, 5_000, 500.0)]):
         found = result(CARTPOLE, missed, None, ENDED)
         assert (found["reached"], found["seconds"]) == (False, 300.0)
@@ -132,7 +139,7 @@ def test_the_first_evaluation_with_the_target_ends_the_count() -> None:
 def _beside(seconds: dict[str, float], seeds: int = 3, reached: bool = True) -> list[Run]:
     return [
         {"system": system, "task": CARTPOLE.name, "seed": seed}
-        | result(CARTPOLE, [Evaluation(at, 9_000, 480.0 if reached else 90.0)], 3.0, ENDED)
+        | result(CARTPOLE, [Evaluation(at, 9_000, 480.0 if reached else 90.0)] * 2, 3.0, ENDED)
         for seed in range(seeds)
         for system, at in seconds.items()
     ]
@@ -143,12 +150,12 @@ def test_actorq_is_never_slower_than_one_and_three_times_as_fast_as_the_other(
     sb3: float, rllib: float, met: list[bool]
 ) -> None:
     runs = _beside({ACTORQ: 10.0, STABLE_BASELINES: sb3, RLLIB: rllib})
-    found = peers.targets(CARTPOLE, runs)
+    found = targets(CARTPOLE, runs)
     assert [target.met for target in found] == met
     assert [target.measured for target in found] == pytest.approx([sb3 / 10.0, rllib / 10.0])
     missed = [*runs, *_beside({ACTORQ: 300.0}, 4, reached=False)]
-    assert {target.measured for target in peers.targets(CARTPOLE, missed)} == {0.0}
-    assert {target.refused for target in peers.targets(CARTPOLE, runs[:3])} == {ONE_SEED}
+    assert {target.measured for target in targets(CARTPOLE, missed)} == {0.0}
+    assert {target.refused for target in targets(CARTPOLE, runs[:3])} == {ONE_SEED}
 
 
 def test_a_speed_up_needs_every_seed_and_more_than_one() -> None:

@@ -1,1 +1,1 @@
-"""Runs of other libraries for peers.py. Each module runs in its library's environment, without ActorQ."""
+"""Runs of other libraries. Each module runs in its library's environment, without ActorQ."""

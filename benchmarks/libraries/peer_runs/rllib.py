@@ -1,7 +1,8 @@
-"""One run of Ray RLlib until its target: `python -m benchmarks.libraries.peer_runs.rllib` with JSON on stdin.
+"""One run of Ray RLlib: `python -m benchmarks.libraries.peer_runs.rllib` with JSON on stdin.
 
-Settings come from RLlib's examples, rllib/examples/algorithms/dqn/cartpole_dqn.py, ppo/cartpole_ppo.py and
-sac/pendulum_sac.py. RLlib has no example of DQN on LunarLander, so CartPole's settings apply. RLlib makes the
+The run tells its evaluations to the parent process, which ends it. Settings come from RLlib's examples,
+rllib/examples/algorithms/dqn/cartpole_dqn.py, ppo/cartpole_ppo.py, sac/pendulum_sac.py, sac/halfcheetah_sac.py and
+sac/mujoco_sac.py. RLlib has no example of DQN on LunarLander, so CartPole's settings apply. RLlib makes the
 evaluations, without exploration.
 """
 
@@ -12,6 +13,7 @@ import sys
 import time
 from typing import Any
 
+from benchmarks.libraries.peer_runs.schedule import EvaluationSchedule
 from benchmarks.libraries.peer_runs.telling import tell
 
 _DQN: dict[str, Any] = {
@@ -73,29 +75,47 @@ _PPO: dict[str, Any] = {
     "training": {"lr": 3e-4, "num_epochs": 6, "vf_loss_coeff": 0.01},
     "model": {"fcnet_hiddens": [32], "fcnet_activation": "linear", "vf_share_layers": True},
 }
-SETTINGS = {"dqn/CartPole-v1": _DQN, "dqn/LunarLander-v3": _DQN, "ppo/CartPole-v1": _PPO, "sac/Pendulum-v1": _SAC}
+# Of the example for HalfCheetah-v4, and of the example for any MuJoCo task.
+_SAC_MUJOCO: dict[str, Any] = {
+    "training": {
+        **_SAC["training"],
+        "n_step": (1, 5),
+        "replay_buffer_config": {
+            "type": "PrioritizedEpisodeReplayBuffer",
+            "capacity": 100_000,
+            "alpha": 0.6,
+            "beta": 0.4,
+        },
+        "num_steps_sampled_before_learning_starts": 10_000,
+    },
+    "model": {name: value for name, value in _SAC["model"].items() if not name.startswith("fusionnet")},
+}
+_MUJOCO = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5")
+SETTINGS = {
+    "dqn/CartPole-v1": _DQN,
+    "dqn/LunarLander-v3": _DQN,
+    "ppo/CartPole-v1": _PPO,
+    "sac/Pendulum-v1": _SAC,
+    **{f"sac/{name}": _SAC_MUJOCO for name in _MUJOCO},
+}
 
 
-def learn(task: str, environment: str, seed: int, target: float, episodes: int, period: int) -> None:
-    """Learn until the mean of `episodes` greedy episodes, every `period` steps or later, is at least `target`."""
+def learn(task: str, environment: str, seed: int, episodes: int, period: int, share: float) -> None:
+    """Learn, and tell the mean of `episodes` greedy episodes as often as EvaluationSchedule allows."""
     # Not a dependency of this project: the run's environment has it.
     ray = importlib.import_module("ray")
     ray.init(num_cpus=len(os.sched_getaffinity(0)), include_dashboard=False, log_to_driver=False)
     algorithm = _config(task, environment, seed, episodes).build_algo()
+    schedule = EvaluationSchedule(period, share)
     tell("started")
-    following = period
     while True:
         steps = int(algorithm.train()["num_env_steps_sampled_lifetime"])
-        if steps < following:
-            continue
-        following = steps - steps % period + period
-        began = time.monotonic()
-        mean_return = float(algorithm.evaluate()["env_runners"]["episode_return_mean"])
-        tell("evaluated", environment_steps=steps, mean_return=mean_return, seconds=time.monotonic() - began)
-        if mean_return >= target:
-            break
-    algorithm.stop()
-    ray.shutdown()
+        if schedule.is_due(steps):
+            began = time.monotonic()
+            mean_return = float(algorithm.evaluate()["env_runners"]["episode_return_mean"])
+            seconds = time.monotonic() - began
+            schedule.ended(steps, seconds)
+            tell("evaluated", environment_steps=steps, mean_return=mean_return, seconds=seconds)
 
 
 def _config(task: str, environment: str, seed: int, episodes: int) -> Any:

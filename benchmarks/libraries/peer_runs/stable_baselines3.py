@@ -1,7 +1,7 @@
-"""One run of Stable-Baselines3 until its target, in a separate process: JSON in on stdin.
+"""One run of Stable-Baselines3 or sb3-contrib, in a separate process: JSON in on stdin.
 
-Hyperparameters come from its zoo (rl-baselines3-zoo: dqn.yml, ppo.yml and sac.yml in hyperparams). Others are the
-library's defaults, including the number of torch threads. Evaluations use `evaluate_policy` in a separate environment.
+The run tells its evaluations to the parent process, which ends it. Settings: stable_baselines3_settings. The number of
+torch threads is the library's default. Evaluations use `evaluate_policy` in a separate environment.
 """
 
 import importlib
@@ -9,126 +9,80 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import numpy as np
+
+from benchmarks.libraries.peer_runs.schedule import EvaluationSchedule
+from benchmarks.libraries.peer_runs.stable_baselines3_settings import SETTINGS, STEPS, Settings
+from benchmarks.libraries.peer_runs.suite_task import PREFIX, SuiteTask
 from benchmarks.libraries.peer_runs.telling import tell
 
-# The run ends at the target or the time limit, so there are always enough steps.
-_STEPS = 100_000_000
 
+def learn(
+    system: str,
+    task: str,
+    environment: str,
+    seed: int,
+    episodes: int,
+    period: int,
+    share: float,
+    steps_per_update: int | None = None,
+) -> None:
+    """Learn, and tell the mean of `episodes` greedy episodes as often as EvaluationSchedule allows.
 
-@dataclass(frozen=True)
-class Settings:
-    """The zoo's entry of a task.
-
-    schedule_steps: the zoo's `n_timesteps`, the length of all schedules.
-    exploration_fraction: share of schedule_steps until exploration reaches its final value; None without epsilon.
-    environments: number of environments.
-    annealed: first values of arguments that fall to 0 linearly.
+    steps_per_update: None for the settings' own number.
     """
-
-    algorithm: str
-    arguments: dict[str, Any]
-    schedule_steps: int
-    exploration_fraction: float | None = None
-    network: dict[str, Any] = field(default_factory=dict)
-    environments: int = 1
-    annealed: dict[str, float] = field(default_factory=dict)
-
-    def all_arguments(self) -> dict[str, Any]:
-        """Arguments of the algorithm's class, for `_STEPS` steps."""
-        found = {**self.arguments, **({"policy_kwargs": self.network} if self.network else {})}
-        found |= {name: self._falling(first) for name, first in self.annealed.items()}
-        if self.exploration_fraction is not None:
-            found["exploration_fraction"] = self.exploration_fraction * self.schedule_steps / _STEPS
-        return found
-
-    def _falling(self, first: float) -> Callable[[float], float]:
-        """A schedule over `schedule_steps`, as a function of the share of `_STEPS` that is left."""
-        return lambda left: first * max(0.0, 1.0 - (1.0 - left) * _STEPS / self.schedule_steps)
-
-
-SETTINGS = {
-    "dqn/CartPole-v1": Settings(
-        "DQN",
-        {
-            "learning_rate": 2.3e-3,
-            "batch_size": 64,
-            "buffer_size": 100_000,
-            "learning_starts": 1_000,
-            "gamma": 0.99,
-            "target_update_interval": 10,
-            "train_freq": 256,
-            "gradient_steps": 128,
-            "exploration_final_eps": 0.04,
-        },
-        50_000,
-        0.16,
-        {"net_arch": [256, 256]},
-    ),
-    "dqn/LunarLander-v3": Settings(
-        "DQN",
-        {
-            "learning_rate": 6.3e-4,
-            "batch_size": 128,
-            "buffer_size": 50_000,
-            "learning_starts": 0,
-            "gamma": 0.99,
-            "target_update_interval": 250,
-            "train_freq": 4,
-            "gradient_steps": -1,
-            "exploration_final_eps": 0.1,
-        },
-        100_000,
-        0.12,
-        {"net_arch": [256, 256]},
-    ),
-    "ppo/CartPole-v1": Settings(
-        "PPO",
-        {"n_steps": 32, "batch_size": 256, "n_epochs": 20, "gamma": 0.98, "gae_lambda": 0.8, "ent_coef": 0.0},
-        100_000,
-        environments=8,
-        annealed={"learning_rate": 1e-3, "clip_range": 0.2},
-    ),
-    "sac/Pendulum-v1": Settings("SAC", {"learning_rate": 1e-3}, 20_000),
-    # Of HalfCheetah-v4: the zoo has no entry for v5.
-    "sac/HalfCheetah-v5": Settings("SAC", {"learning_starts": 10_000}, 1_000_000),
-}
-
-
-def learn(task: str, environment: str, seed: int, target: float, episodes: int, period: int) -> None:
-    """Learn until the mean of `episodes` greedy episodes, every `period` steps, is at least `target`."""
+    settings = SETTINGS[system][task]
+    evaluated = _environments(environment, 1, 10_000 + seed, settings, is_evaluation=True)
+    model = _model(settings, _environments(environment, settings.environments, seed, settings), seed, steps_per_update)
     # Not a dependency of this project: the run's environment has it.
-    library = importlib.import_module("stable_baselines3")
-    monitored = importlib.import_module("stable_baselines3.common.monitor").Monitor
     evaluate = importlib.import_module("stable_baselines3.common.evaluation").evaluate_policy
-    gymnasium = importlib.import_module("gymnasium")
-    settings = SETTINGS[task]
-    evaluated = monitored(gymnasium.make(environment))
-    evaluated.reset(seed=10_000 + seed)
-    algorithm = getattr(library, settings.algorithm)
-    learned: Any = environment
-    if settings.environments > 1:
-        make = importlib.import_module("stable_baselines3.common.env_util").make_vec_env
-        learned = make(environment, n_envs=settings.environments, seed=seed)
-    model = algorithm("MlpPolicy", learned, seed=seed, device="cpu", **settings.all_arguments())
+    synchronize = importlib.import_module("stable_baselines3.common.vec_env").sync_envs_normalization
+    schedule = EvaluationSchedule(period, share)
 
     def after_step(*_: object) -> bool:
-        if model.num_timesteps % period:
-            return True
-        began = time.monotonic()
-        mean_return, _deviation = evaluate(model, evaluated, n_eval_episodes=episodes, deterministic=True)
-        tell(
-            "evaluated",
-            environment_steps=model.num_timesteps,
-            mean_return=float(mean_return),
-            seconds=time.monotonic() - began,
-        )
-        return bool(mean_return < target)
+        steps = model.num_timesteps
+        if schedule.is_due(steps):
+            began = time.monotonic()
+            if settings.normalized:
+                synchronize(model.get_env(), evaluated)
+            mean_return, _deviation = evaluate(model, evaluated, n_eval_episodes=episodes, deterministic=True)
+            seconds = time.monotonic() - began
+            schedule.ended(steps, seconds)
+            tell("evaluated", environment_steps=steps, mean_return=float(mean_return), seconds=seconds)
+        return True
 
     tell("started")
-    model.learn(_STEPS, callback=after_step)
+    model.learn(STEPS, callback=after_step)
+
+
+def _environments(environment: str, count: int, seed: int, settings: Settings, is_evaluation: bool = False) -> Any:
+    """A vector environment. Evaluations see normalized observations, but the environment's own rewards."""
+    vector = importlib.import_module("stable_baselines3.common.vec_env")
+    make = importlib.import_module("stable_baselines3.common.env_util").make_vec_env
+    kind: str | Callable[[], SuiteTask] = environment
+    if environment.startswith(PREFIX):
+        kind = partial(SuiteTask, environment)
+    found = make(kind, n_envs=count, seed=seed)
+    if not settings.normalized:
+        return found
+    discount = settings.arguments["gamma"]
+    return vector.VecNormalize(found, training=not is_evaluation, norm_reward=not is_evaluation, gamma=discount)
+
+
+def _model(settings: Settings, environments: Any, seed: int, steps_per_update: int | None) -> Any:
+    algorithm = getattr(importlib.import_module(settings.library), settings.algorithm)
+    arguments = settings.all_arguments(steps_per_update)
+    if settings.activation:
+        kind = getattr(importlib.import_module("torch.nn"), settings.activation)
+        arguments["policy_kwargs"] = {**arguments["policy_kwargs"], "activation_fn": kind}
+    if settings.noise:
+        noise = importlib.import_module("stable_baselines3.common.noise").NormalActionNoise
+        size = environments.action_space.shape
+        arguments["action_noise"] = noise(np.zeros(size), np.full(size, settings.noise))
+    return algorithm("MlpPolicy", environments, seed=seed, device="cpu", **arguments)
 
 
 if __name__ == "__main__":

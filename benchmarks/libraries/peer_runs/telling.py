@@ -1,4 +1,4 @@
-"""Messages of another library's run to peers.py: lines of JSON on stdout, among the library's own lines."""
+"""Messages of another library's run: lines of JSON on stdout, among the library's own lines."""
 
 import json
 import sys

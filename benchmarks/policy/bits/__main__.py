@@ -5,9 +5,10 @@ each run's second half counts, by the run's own evaluations. It is rounded to 2,
 episodes as its FP32 form:
 
 - weights by QuaRL's quantizer (arXiv 1910.01055): affine, one step for each linear layer
-- weights by this project's quantizer: symmetric, one scale for each output channel
-- these weights, and inner activations
-- observations, core (weights and inner activations) or continuous actions alone, with 8 bits for the others
+- weights to nearest by this project's quantizer: symmetric, one scale for each output channel
+- these weights with the quantizer's corrections: error feedback and corrected biases
+- corrected weights, and inner activations
+- observations, core (corrected weights and inner activations) or continuous actions alone, with 8 bits for the others
   (arXiv 2511.07046)
 
 Further runs of the same length learn with simulated rounding of weights after half of their steps

@@ -1,5 +1,6 @@
 """Rounded forms of a policy for any number of bits: the FP32 graph with rounded weights and rounding nodes."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from onnx import helper
 from actorq.domain.policy import FP32
 from actorq.domain.signature import METADATA, Role
 from actorq.quantization.calibration import Batch, Observed, Statistic
+from actorq.quantization.emission.correction import Correction
 from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import CONVOLUTION
@@ -34,6 +36,8 @@ class Form:
     weights: the weights of all layers; biases stay in float. inner: the inputs of all layers after another layer.
     inputs: the observations, over each component's range. outputs: continuous actions, over each component's bounds.
     quarl: round weights by QuaRL's quantizer instead of this project's.
+    corrected: correct weights and biases as the quantizer does (actorq.quantization.emission.correction), instead of
+        rounding to nearest.
     """
 
     weights: int | None = None
@@ -41,17 +45,20 @@ class Form:
     inputs: int | None = None
     outputs: int | None = None
     quarl: bool = False
+    corrected: bool = False
 
 
 QUARL, WEIGHTS, OURS = "QuaRL: weights", "weights", "weights and activations"
+CORRECTED = "weights, corrected"
 INPUT, CORE, OUTPUT = "input only", "core only", "output only"
 FORMS: Mapping[str, Callable[[int], Form]] = {
     QUARL: lambda bits: Form(weights=bits, quarl=True),
     WEIGHTS: lambda bits: Form(weights=bits),
-    OURS: lambda bits: Form(weights=bits, inner=bits),
-    INPUT: lambda bits: Form(_OTHERS, _OTHERS, bits, _OTHERS),
-    CORE: lambda bits: Form(bits, bits, _OTHERS, _OTHERS),
-    OUTPUT: lambda bits: Form(_OTHERS, _OTHERS, _OTHERS, bits),
+    CORRECTED: lambda bits: Form(weights=bits, corrected=True),
+    OURS: lambda bits: Form(weights=bits, inner=bits, corrected=True),
+    INPUT: lambda bits: Form(_OTHERS, _OTHERS, bits, _OTHERS, corrected=True),
+    CORE: lambda bits: Form(bits, bits, _OTHERS, _OTHERS, corrected=True),
+    OUTPUT: lambda bits: Form(_OTHERS, _OTHERS, _OTHERS, bits, corrected=True),
 }
 """The forms by name. In the last three, one part is reduced and the others have 8 bits (arXiv 2511.07046)."""
 
@@ -74,9 +81,9 @@ class RoundedPolicy:
         self._observations = {name: calibration[name] for name, role in roles.items() if role is Role.OBSERVATION}
         # By the index of the node that reads the tensor.
         self._inner = {layer.nodes[0]: layer.input for layer in graph.layers if not layer.first}
+        self._correction = Correction(graph, graph.layers, on=True, widest=math.inf)
         observed = {Observed(tensor, Statistic.RANGE) for tensor in self._inner.values()}
-        _, statistics = Reference(graph).observe(parameters, calibration, observed)
-        self._ranges = {each.tensor: values.tolist() for each, values in statistics.items()}
+        _, self._statistics = Reference(graph).observe(parameters, calibration, {*observed, *self._correction.observed})
 
     def model(self, form: Form) -> bytes:
         """The complete ONNX model of this form, with weights as constants."""
@@ -93,12 +100,15 @@ class RoundedPolicy:
         for layer in self._graph.layers:
             # An output channel per row, for any orientation in the graph.
             weight = self._parameters[layer.weight].swapaxes(0, layer.channels)
-            rounded = (
-                quantizers.quarl(weight, form.weights, per_channel=layer.kind == CONVOLUTION)
-                if form.quarl
-                else quantizers.symmetric(weight, form.weights)
-            )
+            if form.quarl:
+                rounded = quantizers.quarl(weight, form.weights, per_channel=layer.kind == CONVOLUTION)
+            else:
+                feedback = self._correction.feedback((layer,), self._statistics) if form.corrected else None
+                rounded = quantizers.symmetric(weight, form.weights, feedback)
             values[layer.weight] = rounded.swapaxes(0, layer.channels)
+            mean = self._statistics.get(Observed(layer.input, Statistic.MEAN))
+            if form.corrected and layer.bias is not None and mean is not None:
+                values[layer.bias] = (self._parameters[layer.bias] + (weight - rounded) @ mean).astype(np.float32)
         return values
 
     def _nodes(self, form: Form, rounding: "_Rounding") -> Iterator[onnx.NodeProto]:
@@ -127,7 +137,7 @@ class RoundedPolicy:
             yield from rounding.nodes(f"{acting}:float", acting, quantizers.components(*self._bounds, form.outputs))
 
     def _inner_grid(self, tensor: str, bits: int) -> Grid:
-        low, high = self._ranges[tensor]
+        low, high = self._statistics[Observed(tensor, Statistic.RANGE)].tolist()
         return quantizers.activations(low, high, bits)
 
 

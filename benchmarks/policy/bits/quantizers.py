@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from actorq.quantization.emission.rounding import ErrorFeedback
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -42,15 +44,20 @@ def quarl(weight: NDArray[Any], bits: int, per_channel: bool) -> NDArray[np.floa
     return _rounded(rows, span / 2.0**bits, weight)
 
 
-def symmetric(weight: NDArray[Any], bits: int) -> NDArray[np.float32]:
+def symmetric(weight: NDArray[Any], bits: int, feedback: ErrorFeedback | None = None) -> NDArray[np.float32]:
     """Weights [N, ...] with a scale for each of N output channels, as in this project's schemes.
 
-    scale = max |weight| / (2^(bits - 1) - 1),  rounded = rint(weight / scale) * scale
+        scale = max |weight| / (2^(bits - 1) - 1),  rounded = rint(weight / scale) * scale
 
-    Two bits leave the levels -1, 0 and 1.
+    Two bits leave the levels -1, 0 and 1. feedback: error feedback for a weight [N, K]; None to round to nearest.
     """
-    rows = _rows(weight, per_channel=True)
-    return _rounded(rows, np.abs(rows).max(1, keepdims=True) / (2.0 ** (bits - 1) - 1.0), weight)
+    rows, largest = _rows(weight, per_channel=True), 2 ** (bits - 1) - 1
+    scale = np.abs(rows).max(1, keepdims=True) / largest
+    if feedback is None:
+        return _rounded(rows, scale, weight)
+    scale = np.where(scale > 0, scale, 1.0)
+    levels = feedback.round(rows.astype(np.float32), scale.astype(np.float32), rows.shape[1], -largest, largest)
+    return (levels * scale).reshape(weight.shape).astype(np.float32)
 
 
 def activations(low: float, high: float, bits: int) -> Grid:

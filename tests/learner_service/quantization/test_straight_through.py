@@ -53,7 +53,8 @@ def test_fewer_bits_round_the_same_range_to_fewer_levels() -> None:
     x = torch.tensor([-1.0, -0.4, 0.0, 0.7, 2.0])
     grid = Grid.over(x, Uint8(dynamic_grid), bits=2)
     # From -1 to 2 in 3 steps, and 0 is one of the levels.
-    assert (grid.scale, grid.lowest, grid.highest) == (pytest.approx(1.0), -1.0, 2.0)
+    assert grid.scale == pytest.approx(1.0)
+    assert (grid.lowest, grid.highest) == (-1.0, 2.0)
     assert grid.levels(x).tolist() == [-1, 0, 0, 1, 2]
     weight = torch.tensor([[3.0, -1.4, 0.4], [0.6, 0.0, -0.35]])
     assert Weights.of(weight, per_channel=True, bits=3).levels.tolist() == [[3, -1, 0], [3, 0, -2]]
@@ -67,7 +68,7 @@ def test_a_layer_of_fewer_bits_computes_with_rounded_weights_and_inputs() -> Non
     grid, weights = Grid.over(x, Uint8(dynamic_grid), bits=3), Weights.of(layer.weight.detach(), True, bits=3)
     expected = functional.linear(grid.levels(x) * grid.scale, weights.values, layer.bias)
     torch.testing.assert_close(rounded.forward(x), expected, rtol=1e-5, atol=1e-5)
-    assert len(weights.levels.unique()) <= 7
+    assert len(np.unique(weights.levels)) <= 7
 
 
 def test_scales_of_weights_are_bounded_below() -> None:

@@ -1,4 +1,4 @@
-"""Virtual environments of the libraries in peers.py: with pinned versions, made once, then kept."""
+"""Virtual environments of the libraries in benchmarks.libraries.peers: with pinned versions, made once, then kept."""
 
 import hashlib
 import shutil
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-_REQUIREMENTS = Path(__file__).parent / "peer_runs"
+_REQUIREMENTS = Path(__file__).parents[1] / "peer_runs"
 _INSTALL_S = 1800.0
 
 

@@ -70,17 +70,18 @@ def run_tree(
     given: str,
     limit_s: float,
     errors: Path,
-    on_line: Callable[[float, str], None],
+    on_line: Callable[[float, str], bool | None],
     variables: Mapping[str, str] | None = None,
     grace_s: float = 20.0,
 ) -> Outcome:
-    """Run a command to its end, or end it at the time limit.
+    """Run a command to its end, or end it at the time limit, or when a line is enough.
 
     given: its stdin. errors: file for its stderr. variables: added to this process's environment variables.
-    on_line: called for each line of stdout, with the seconds since the start. grace_s: see ProcessTree.
+    on_line: called for each line of stdout, with the seconds since the start; True ends the command. grace_s: see
+        ProcessTree.
     """
     environment = {**os.environ, **(variables or {})}
-    done, late = threading.Event(), threading.Event()
+    done, late, enough = threading.Event(), threading.Event(), threading.Event()
     with tempfile.TemporaryFile("w+", encoding="utf-8") as stdin, errors.open("wb") as stderr:
         stdin.write(given)
         stdin.seek(0)
@@ -94,8 +95,10 @@ def run_tree(
     def watch() -> None:
         while not done.wait(_SAMPLE_S):
             tree.sample()
-            if time.monotonic() - started > limit_s:
+            is_late = time.monotonic() - started > limit_s
+            if is_late and not enough.is_set():
                 late.set()
+            if is_late or enough.is_set():
                 tree.end()
                 break
 
@@ -104,7 +107,8 @@ def run_tree(
     try:
         with process.stdout as lines:
             for line in lines:
-                on_line(time.monotonic() - started, line)
+                if on_line(time.monotonic() - started, line):
+                    enough.set()
         with suppress(subprocess.TimeoutExpired):
             process.wait(grace_s)
         seconds = time.monotonic() - started

@@ -1,16 +1,17 @@
-"""The plot of peers.py: return against seconds, with one panel for each task, all systems and all seeds."""
+"""The plot: return against seconds, with one panel for each task, all systems and all seeds."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.drawing import COLORS, NEUTRAL, draw, legend, panels
-from benchmarks.libraries.peers_systems import SYSTEMS, Task
+from benchmarks.libraries.peers.systems import SYSTEMS
+from benchmarks.libraries.peers.tasks import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLORS = dict(zip(SYSTEMS, (COLORS[0], COLORS[1], NEUTRAL), strict=True))
+_COLORS = dict(zip(SYSTEMS, (*COLORS[:2], COLORS[4], COLORS[3], NEUTRAL), strict=True))
 
 
 def plot(runs: Mapping[Task, Sequence[dict[str, Any]]], file: Path, source: str = "") -> None:

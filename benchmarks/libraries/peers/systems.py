@@ -1,0 +1,105 @@
+"""Runs each system of benchmarks.libraries.peers on a task, and reads the run's results."""
+
+import json
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.libraries.peer_runs import rllib, stable_baselines3_settings
+from benchmarks.libraries.peer_runs.telling import told
+from benchmarks.libraries.peers.actorq import run_actorq
+from benchmarks.libraries.peers.environments import pins, python_of
+from benchmarks.libraries.peers.result import Evaluation, has_reached, measured, require_end, result
+from benchmarks.libraries.peers.tasks import EPISODES, Task
+
+ACTORQ, STABLE_BASELINES, RLLIB = "actorq", "stable-baselines3", "rllib"
+# Stable-Baselines3 with multi-step returns and ActorQ's updates per step, and CrossQ of sb3-contrib.
+MULTI_STEP, CROSSQ = "stable-baselines3-n3", "crossq"
+SYSTEMS = (ACTORQ, STABLE_BASELINES, MULTI_STEP, CROSSQ, RLLIB)
+_ROOT = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True)
+class Library:
+    """How another library runs: its module, the name of its environment, and the tasks that it has settings for."""
+
+    module: str
+    environment: str
+    tasks: Collection[str]
+
+
+_STABLE_BASELINES_RUN = "benchmarks.libraries.peer_runs.stable_baselines3"
+LIBRARIES = {
+    **{
+        system: Library(_STABLE_BASELINES_RUN, STABLE_BASELINES, tasks)
+        for system, tasks in stable_baselines3_settings.SETTINGS.items()
+    },
+    RLLIB: Library("benchmarks.libraries.peer_runs.rllib", RLLIB, rllib.SETTINGS),
+}
+
+
+def has_settings(system: str, task: Task) -> bool:
+    """Whether a system has settings for a task. ActorQ has presets for all tasks."""
+    return system == ACTORQ or task.name in LIBRARIES[system].tasks
+
+
+def settings_of(system: str, task: Task, steps_per_update: int | None) -> dict[str, Any]:
+    """What a stored run must have been made with."""
+    found: dict[str, Any] = {**asdict(task), "episodes": EPISODES}
+    if system != ACTORQ:
+        found["pins"] = pins(LIBRARIES[system].environment)
+    if system == MULTI_STEP:
+        found["steps_per_update"] = steps_per_update
+    return found
+
+
+def run_system(
+    system: str, task: Task, seed: int, folder: Path, environments: Path | None, steps_per_update: int | None = None
+) -> dict[str, Any]:
+    """Run until the target is reached or the time limit is over. Returns the results as `result` does.
+
+    steps_per_update: of MULTI_STEP.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if system == ACTORQ:
+        return run_actorq(task, seed, folder)
+    assert environments is not None
+    python = python_of(LIBRARIES[system].environment, environments)
+    return _run_peer(system, task, seed, folder, python, steps_per_update)
+
+
+def _run_peer(
+    system: str, task: Task, seed: int, folder: Path, python: Path, steps_per_update: int | None
+) -> dict[str, Any]:
+    evaluations: list[Evaluation] = []
+    started: list[float] = []
+
+    def on_line(seconds: float, line: str) -> bool:
+        event = told(line)
+        if event is not None and event["event"] == "started":
+            started.append(seconds)
+        elif event is not None:
+            evaluations.append(Evaluation(seconds, event["environment_steps"], event["mean_return"], event["seconds"]))
+        return has_reached(evaluations, task)
+
+    asked: dict[str, Any] = {
+        "task": task.name,
+        "environment": task.environment,
+        "seed": seed,
+        "episodes": EPISODES,
+        "period": task.period,
+        "share": task.share,
+    }
+    library = LIBRARIES[system]
+    if library.environment == STABLE_BASELINES:
+        asked["system"] = system
+    if system == MULTI_STEP:
+        asked["steps_per_update"] = steps_per_update
+    command = [str(python), "-m", library.module]
+    # The import of dm_control searches for a display otherwise.
+    variables = {"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": str(task.threads), "MUJOCO_GL": "disabled"}
+    outcome, energy = measured(command, json.dumps(asked), task, folder, on_line, variables)
+    found = result(task, evaluations, started[0] if started else None, outcome, energy)
+    require_end(found, system, task, folder, outcome)
+    return found

@@ -1,0 +1,97 @@
+"""Targets of benchmarks.libraries.peers: how many times as long as ActorQ do the other libraries take?
+
+Tasks of continuous control have targets by a bootstrap over seeds (benchmarks.statistics). A run that misses the target
+return counts as its time limit. The older tasks compare medians.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.harness import ONE_SEED, Meaning, Target, without_verdict
+from benchmarks.libraries.peers.systems import ACTORQ, RLLIB, STABLE_BASELINES, SYSTEMS
+from benchmarks.libraries.peers.tasks import CONTINUOUS, Task
+from benchmarks.statistics import Estimate, Scores, estimate
+
+Run = dict[str, Any]
+
+# The least seconds of another library, relative to ActorQ's.
+_MEDIANS = {STABLE_BASELINES: 1.0, RLLIB: 3.0}
+# The same in continuous control: the lower bound for each library, and the median for Stable-Baselines3.
+_LOWER_BOUND, _MEDIAN = 2.0, 3.0
+_BY_BOOTSTRAP = {task.name for task in CONTINUOUS}
+_LEAST_SEEDS = 5
+_FEW_SEEDS = f"fewer than {_LEAST_SEEDS} seeds give no interval"
+
+MEANINGS = (
+    Meaning(
+        r"(?P<task>.+): median seconds of (?P<system>.+) over those of actorq",
+        "How many times as long does another library take to the same return?",
+        "ActorQ's gain in time is smaller than stated, or the other library is faster.",
+        " times",
+        case="{task}, {system}",
+    ),
+    Meaning(
+        r"(?P<task>.+): lower bound of the seconds of (?P<system>.+) over those of actorq",
+        "How many times as long does another library take at least, given how much the seeds differ?",
+        "The seeds differ too much to state this gain in time.",
+        " times",
+        case="{task}, {system}",
+    ),
+    Meaning(
+        r"(?P<task>.+): seeds of actorq that reached the target",
+        "Does every seed reach the target return in time?",
+        "A run of this task can miss the target return within the time limit. Another seed or more time may help.",
+        case="{task}",
+    ),
+)
+
+
+def targets(task: Task, runs: Sequence[Run]) -> list[Target]:
+    """The targets of a task with runs of ActorQ and of at least one other library; none without them."""
+    seconds = {system: [run["seconds"] for run in runs if run["system"] == system] for system in SYSTEMS}
+    others = [system for system in SYSTEMS if system != ACTORQ and seconds[system]]
+    if not seconds[ACTORQ] or not others:
+        return []
+    ours = [run for run in runs if run["system"] == ACTORQ]
+    number = len({run["seed"] for run in runs})
+    if task.name in _BY_BOOTSTRAP:
+        found = [target for system in others for target in _intervals(task, system, seconds)]
+        name = f"{task.name}: seeds of {ACTORQ} that reached the target"
+        found.append(Target(name, sum(run["reached"] for run in ours), len(ours), at_most=False))
+        return without_verdict(found, _FEW_SEEDS if number < _LEAST_SEEDS else "")
+    found = [_median(task, system, ours, seconds[system]) for system in others if system in _MEDIANS]
+    return without_verdict(found, ONE_SEED if number == 1 else "")
+
+
+def ratio(theirs: Sequence[float], ours: Sequence[float]) -> Estimate:
+    """The ratio of the median seconds, with its bootstrap interval over seeds."""
+    return estimate(_ratio, {"": theirs}, {"": ours})
+
+
+def _ratio(theirs: Scores, ours: Scores) -> NDArray[np.float64]:
+    above, below = (np.median(np.concatenate(scores, -1), axis=-1) for scores in (theirs, ours))
+    return np.asarray(above / below, np.float64)
+
+
+def _intervals(task: Task, system: str, seconds: Mapping[str, Sequence[float]]) -> list[Target]:
+    found = ratio(seconds[system], seconds[ACTORQ])
+    name = f"{task.name}: lower bound of the seconds of {system} over those of {ACTORQ}"
+    bounds = [Target(name, float(found.low), _LOWER_BOUND, at_most=False)]
+    if system == STABLE_BASELINES:
+        bounds.append(Target(_name(task, system), float(found.value), _MEDIAN, at_most=False))
+    return bounds
+
+
+def _median(task: Task, system: str, ours: Sequence[Run], theirs: Sequence[float]) -> Target:
+    """0 if ActorQ's median run misses the target."""
+    seconds = [run["seconds"] if run["reached"] else float("inf") for run in ours]
+    found = statistics.median(theirs) / statistics.median(seconds)
+    return Target(_name(task, system), found, _MEDIANS[system], at_most=False)
+
+
+def _name(task: Task, system: str) -> str:
+    return f"{task.name}: median seconds of {system} over those of {ACTORQ}"
