@@ -38,6 +38,9 @@ from benchmarks.training.returns_plot import plot as plot_returns
 from benchmarks.training.rlx2_plot import plot as plot_rlx2
 from benchmarks.training.rlx2_plot import plot_profile as plot_rlx2_profile
 from benchmarks.training.rlx2_tasks import TASKS as RLX2_TASKS
+from benchmarks.training.zoo.plot import plot as plot_zoo
+from benchmarks.training.zoo.settings import RESULTS as OF_SETTINGS
+from benchmarks.training.zoo.settings import settings_of
 
 _ROOT = Path(__file__).parents[1]
 IMAGES = _ROOT / "docs" / "images"
@@ -100,6 +103,19 @@ def _rlx2(figures: Content, **of_file: Any) -> None:
 
 def _rlx2_profile(*of_results: Content, **of_file: Any) -> None:
     plot_rlx2_profile([run for figures in of_results for run in figures["runs"]], **of_file)
+
+
+def _zoo(*of_results: Content, discrete: bool | None = None, **of_file: Any) -> None:
+    """discrete: only settings of DQN, or only the others; None for all."""
+    found = settings_of(figures["runs"] for figures in of_results)
+    plot_zoo(
+        {
+            setting: found[setting]
+            for setting in sorted(found)
+            if discrete is None or discrete == (setting.algorithm == "dqn")
+        },
+        **of_file,
+    )
 
 
 def _peers(*of_results: Content, **of_file: Any) -> None:
@@ -174,6 +190,9 @@ PICTURES = {
     "speedup": Picture(("actorq",), _speedup),
     "speedup_steps": Picture(("actorq_steps",), partial(_speedup, measure="throughput")),
     "swap": Picture(("swap",), _swap),
+    "zoo": Picture(("zoo",), _zoo),
+    "zoo-continuous": Picture(OF_SETTINGS, partial(_zoo, discrete=False)),
+    "zoo-discrete": Picture(OF_SETTINGS, partial(_zoo, discrete=True)),
 }
 
 

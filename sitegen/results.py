@@ -35,7 +35,7 @@ _ROOT = Path(__file__).parents[1]
 _BENCHMARKS = _ROOT / "benchmarks"
 _PAGES = _ROOT / "docs" / "benchmarks"
 # The folders of files are irrelevant.
-_PLACES = re.compile(r"--(json|plot|directory|cache|environments) \S+")
+_PLACES = re.compile(r"--(json|plot|directory|cache|environments|policies) \S+")
 # Two modules now have this last name. The module was in no folder when its results were stored.
 _MOVED = {"benchmarks.peers": "benchmarks.libraries.peers"}
 

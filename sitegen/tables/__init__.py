@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from inspect import getmembers, isfunction
 
-from sitegen.tables import answers, environments, faults, libraries, on_policy, policies, runs, seeds, services
+from sitegen.tables import answers, environments, faults, libraries, on_policy, policies, runs, seeds, services, zoo
 
 TABLES: dict[str, Callable[[], str]] = {
     name.replace("_", " "): made
-    for module in (answers, environments, faults, libraries, on_policy, policies, runs, seeds, services)
+    for module in (answers, environments, faults, libraries, on_policy, policies, runs, seeds, services, zoo)
     for name, made in getmembers(module, isfunction)
     if made.__module__ == module.__name__ and not name.startswith("_")
 }

@@ -26,6 +26,7 @@ from benchmarks.quantize import __main__ as quantize
 from benchmarks.speedup import actorq, start
 from benchmarks.training import cartpole, joint, returns, rlx2, sweep, warmstart
 from benchmarks.training.rlx2_tasks import TASKS
+from benchmarks.training.zoo import __main__ as zoo
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -172,6 +173,7 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "start_without_vnni": lambda figures: start.targets(figures["runs"]),
     "sweep": sweep.targets,
     "warmstart": warmstart.targets,
+    "zoo": lambda figures: zoo.targets(figures["runs"]),
     "swap": lambda figures: swap.targets({int(width): of for width, of in figures["widths"].items()}),
 }
 

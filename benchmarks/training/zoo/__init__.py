@@ -1,0 +1,1 @@
+"""A zoo of trained policies, and the curves of all tuned settings."""
