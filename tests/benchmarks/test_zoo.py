@@ -22,7 +22,7 @@ from sitegen.tables.runs import RETURNS
 RUNS: list[dict[str, Any]] = figures("zoo")["runs"]
 EPISODES, SEED = 10, 77
 # The modules that some environments need, by a part of their ids.
-_MODULES = {"dm_control": "dm_control.suite", "LunarLander": "Box2D"}
+_MODULES = {"LunarLander": "Box2D"}
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: str(run["task"]))

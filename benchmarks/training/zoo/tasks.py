@@ -51,5 +51,4 @@ TASKS = (
     Task("sac", "Pendulum-v1", -160.0, -200.0),
     Task("td3", "Pendulum-v1", -160.0, -200.0),
     Task("xqc", "Pendulum-v1", -160.0, -200.0),
-    Task("d4pg", "dm_control/cartpole-balance", 970.0, 900.0),
 )
