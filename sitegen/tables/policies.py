@@ -3,8 +3,10 @@
 from statistics import fmean
 from typing import Any
 
+from benchmarks.policy.bits.summary import KEPT
 from sitegen.markdown import interval, number, percent, spread, table
 from sitegen.results import figures
+from sitegen.verdicts import plain
 
 
 def fidelity() -> str:
@@ -29,6 +31,44 @@ def _fidelity(result: str) -> str:
         head = ("scheme", "same action as FP32", "mean error", "largest error", "bytes", "mean return")
         trained = figures(result)["trained_by"][policy]
         parts.append(f"**{policy}** ({trained}):\n\n{table(head, rows)}")
+    return "\n\n".join(parts)
+
+
+def bits() -> str:
+    """The fewest bits that keep a policy's return, by task and by what is rounded."""
+    found, most = figures("bits")["summary"], max(figures("bits")["bits"])
+    forms = list(dict.fromkeys(row["form"] for row in found))
+    by_task: dict[str, dict[str, Any]] = {}
+    for row in found:
+        by_task.setdefault(row["task"], {})[row["form"]] = row["fewest"] or f"more than {most}"
+    rows = [(plain(task), *(fewest.get(form) for form in forms)) for task, fewest in by_task.items()]
+    return table((f"bits for {percent(KEPT)}", *forms), rows)
+
+
+def bits_kept() -> str:
+    """The share of each policy's return that each number of bits keeps."""
+    return _bits_kept("bits")
+
+
+def bits_quantization_aware() -> str:
+    """The same with runs that trained with simulated rounding."""
+    return _bits_kept("bits_quantization_aware")
+
+
+def _bits_kept(result: str) -> str:
+    found = figures(result)["summary"]
+    parts = []
+    for task in dict.fromkeys(row["task"] for row in found):
+        own = [row for row in found if row["task"] == task]
+        wanted = [str(each) for each in figures(result)["bits"]]
+        # Without the sum, a share just below zero would be written as -0%.
+        shares = [{bits: percent(round(share, 2) + 0.0) for bits, share in row["kept"].items()} for row in own]
+        rows = [(row["form"], *map(kept.get, wanted)) for row, kept in zip(own, shares, strict=True)]
+        first = own[0]
+        means = f"FP32 {number(first['fp32'])}, random actions {number(first['random'])}, seeds: {first['seeds']}"
+        parts.append(
+            f"**{plain(task)}** ({means}):\n\n{table(('rounded', *(f'{each} bits' for each in wanted)), rows)}"
+        )
     return "\n\n".join(parts)
 
 

@@ -16,6 +16,7 @@ from benchmarks.learner import precision, sparse_learner
 from benchmarks.libraries import parity
 from benchmarks.onpolicy import layouts, missing_actor, ppo
 from benchmarks.policy import fidelity, inference, sparse_policy, swap
+from benchmarks.policy.bits import __main__ as bits
 from benchmarks.policy.encodings import __main__ as encodings
 from benchmarks.policy.figures import Bytes, Calls, Cell, Errors, Figures
 from benchmarks.policy.foreign import __main__ as foreign
@@ -127,6 +128,8 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "actorq_gpu_to_target": _speedup("long"),
     "actorq_steps": _speedup("short"),
     "actorq_without_vnni": _speedup("short"),
+    "bits": bits.targets,
+    "bits_quantization_aware": bits.targets,
     "cartpole": lambda figures: cartpole.targets(figures["runs"]),
     "copies": copies.targets,
     "copies_before": copies.targets,
