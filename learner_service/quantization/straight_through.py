@@ -92,7 +92,8 @@ class Weights:
         bits: with fewer than 8, the largest level is 2^(bits - 1) - 1 instead of 127.
         """
         by_channel = per_channel or least is not None
-        largest = 2.0 ** (bits - 1) - 1
+        # 127 with 8 bits.
+        largest = (integers.INT8_LARGEST + 1) / 2.0 ** (8 - bits) - 1
         scale = weight.abs().amax(tuple(range(by_channel, weight.ndim)), keepdim=True).div_(largest)
         if least is not None:
             scale = torch.maximum(scale, least)

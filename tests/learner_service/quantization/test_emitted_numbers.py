@@ -355,7 +355,7 @@ WRONG_BY_A_LEVEL: dict[str, tuple[type, str, Any]] = {
     "weights half away from zero": (
         Weights,
         "of",
-        lambda weight, per_channel, least: Weights(half_away(weight), torch.ones(1, 1)),
+        lambda weight, per_channel, least, bits: Weights(half_away(weight), torch.ones(1, 1)),
     ),
 }
 
