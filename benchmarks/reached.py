@@ -1,7 +1,7 @@
 """Decides whether a run has reached its target return. All benchmarks with a target to reach use this rule.
 
-An evaluation is the mean return of new episodes. A run has reached its target with the first evaluation that is at
-least the target, and whose successor is at least 0.9 of it. A single lucky evaluation therefore does not count.
+An evaluation is the mean return of new episodes. An evaluation reaches the target if it is at least the target, and the
+next evaluation is at least 0.9 of the target. A single lucky evaluation therefore does not count.
 """
 
 from collections.abc import Sequence

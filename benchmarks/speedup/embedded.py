@@ -1,7 +1,8 @@
 """Environment steps per second of an actor in the calling program's process, compared with one in its own process.
 
 `actorq.train` trains the same class twice: by its path, so that an actor process makes it, and by a function that only
-this process has. Pairs of runs alternate. The learner has little work, so that the actor's loop limits both.
+this process has. Pairs of runs alternate. The learner has little work, so that the actor's loop limits both. A
+measurement is long enough for several evaluations, because evaluations slow an actor in the same process.
 """
 
 import argparse
@@ -81,7 +82,7 @@ def _rate(environment: Any, limit: int, settings: dict[str, Any], warm_up_s: flo
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=11, help="pairs of runs (default: 11)")
     parser.add_argument("--warm-up", type=float, default=4.0, help="seconds before each measurement (default: 4)")
-    parser.add_argument("--seconds", type=float, default=8.0, help="length of each measurement (default: 8)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of each measurement (default: 20)")
     parser.add_argument("--cases", nargs="+", choices=_CASES, default=[*_CASES], help="default: all")
 
 

@@ -5,9 +5,9 @@ stable-baselines3-n3 is Stable-Baselines3 with multi-step returns and with Actor
 seed's run. Each library has a virtual environment in --environments (benchmarks/libraries/peer_runs has settings and
 pinned versions). A system without settings for a task is left out.
 
-A run has reached the target with the first evaluation of 20 greedy episodes that is at least the target, and whose
-successor is at least 0.9 of it (benchmarks.reached). The benchmark then ends the run. A run that misses the target
-counts as its time limit, and the table shows "> limit".
+An evaluation has 20 greedy episodes. It reaches the target if it is at least the target, and the next evaluation is at
+least 0.9 of the target (benchmarks.reached). The benchmark then ends the run. A run that misses the target counts as
+its time limit, and the table shows "> limit".
 
 `actorq train` also gets a target, a tenth higher, because its evaluator evaluates more often near a target. If a run
 ends by itself there, its last policy makes 20 new episodes as the successor, and their time does not count. If they

@@ -1,15 +1,14 @@
 """With how few bits do trained policies still act well?
 
 `actorq train` trains policies of DQN, PPO, D4PG and SAC with a fixed number of environment steps. The best version of
-each run's second half counts, by the run's own evaluations. It is rounded to 2, 3, 4, 6 and 8 bits, and plays the same
-episodes as its FP32 form:
+each run's second half counts, by the run's own evaluations. The benchmark rounds this policy to 2, 3, 4, 6 and 8 bits.
+Each rounded form plays the same episodes as the FP32 form. These parts are rounded:
 
 - weights by QuaRL's quantizer (arXiv 1910.01055): affine, one step for each linear layer
 - weights to nearest by this project's quantizer: symmetric, one scale for each output channel
 - these weights with the quantizer's corrections: error feedback and corrected biases
-- corrected weights, and inner activations
-- observations, core (corrected weights and inner activations) or continuous actions alone, with 8 bits for the others
-  (arXiv 2511.07046)
+- corrected weights and inner activations, together called the core
+- one part alone: observations, core or continuous actions. The other parts have 8 bits (arXiv 2511.07046).
 
 Further runs of the same length learn with simulated rounding of weights after half of their steps
 (`learner.quantization_aware_bits`), one run for each number of bits. Policies compute in float32 with rounded numbers,

@@ -49,7 +49,8 @@ def symmetric(weight: NDArray[Any], bits: int, feedback: ErrorFeedback | None = 
 
         scale = max |weight| / (2^(bits - 1) - 1),  rounded = rint(weight / scale) * scale
 
-    Two bits leave the levels -1, 0 and 1. feedback: error feedback for a weight [N, K]; None to round to nearest.
+    With 2 bits there are three levels: -1, 0 and 1.
+    feedback: error feedback for a weight [N, K]; None to round to nearest.
     """
     rows, largest = _rows(weight, per_channel=True), 2 ** (bits - 1) - 1
     scale = np.abs(rows).max(1, keepdims=True) / largest
