@@ -43,6 +43,19 @@ class Named(Protocol):
 
 
 @dataclass(frozen=True)
+class LearningTask:
+    """A task of a benchmark: an algorithm learns in an environment."""
+
+    algorithm: str
+    environment: str
+
+    @property
+    def name(self) -> str:
+        """ALGORITHM/ENVIRONMENT, the name that the patterns of --task match."""
+        return f"{self.algorithm}/{self.environment}"
+
+
+@dataclass(frozen=True)
 class Confirmation:
     """Returns of the run's last policy on new episodes."""
 

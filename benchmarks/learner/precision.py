@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.harness import ONE_SEED, Meaning, Target, run_benchmark, without_verdict
 from benchmarks.libraries.parity_settings import SAC, TD3
-from benchmarks.runs import add_task_flag, cached, chosen, confirm, forget_incomplete, refusal, train
+from benchmarks.runs import LearningTask, add_task_flag, cached, chosen, confirm, forget_incomplete, refusal, train
 
 FP32, BF16 = PRECISIONS = ("fp32", "bf16")
 Run = dict[str, Any]
@@ -25,18 +25,11 @@ _EPISODES = 50
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(LearningTask):
     """A task to learn: environment steps and flags of `actorq train`."""
 
-    algorithm: str
-    environment: str
     steps: int
     flags: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The name that the patterns of --task match."""
-        return f"{self.algorithm}/{self.environment}"
 
 
 # The tasks of libraries/parity.py, with fewer steps, and two tasks of training/returns.py with wider networks.

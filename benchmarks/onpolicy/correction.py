@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.harness import ONE_SEED, Meaning, Target, run_benchmark, without_verdict
 from benchmarks.onpolicy.settings import TASKS as RETURNS_TASKS
-from benchmarks.runs import add_task_flag, cached, chosen, confirm, forget_incomplete, refusal, train
+from benchmarks.runs import LearningTask, add_task_flag, cached, chosen, confirm, forget_incomplete, refusal, train
 
 Run = dict[str, Any]
 REFERENCE, CORRECTED, UNCORRECTED = "reference", "corrected", "uncorrected"
@@ -39,18 +39,11 @@ _LAGGING = ("--actor-module", "benchmarks.onpolicy.lagging_actor")
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(LearningTask):
     """An experiment on an environment. flags: of all its runs. lags: whether actors are stale instead of coarse."""
 
-    algorithm: str
-    environment: str
     flags: tuple[str, ...]
     lags: bool
-
-    @property
-    def name(self) -> str:
-        """The name that the patterns of --task match."""
-        return f"{self.algorithm}/{self.environment}"
 
     def of(self, variant: str) -> list[str]:
         """All flags of a variant's runs."""

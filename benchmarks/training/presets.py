@@ -17,25 +17,18 @@ from typing import Any
 
 from actorq.config.presets import DATA_RICH, STANDARD
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
-from benchmarks.runs import add_task_flag, cached, chosen, confirm, forget_incomplete, refusal, train
+from benchmarks.runs import LearningTask, add_task_flag, cached, chosen, confirm, forget_incomplete, refusal, train
 
 PRESETS = (STANDARD, DATA_RICH)
 Run = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(LearningTask):
     """A task to learn, and its target return. episodes: per evaluation during the run."""
 
-    algorithm: str
-    environment: str
     target: float
     episodes: int = 20
-
-    @property
-    def name(self) -> str:
-        """The name that the patterns of --task match."""
-        return f"{self.algorithm}/{self.environment}"
 
 
 TASKS = (

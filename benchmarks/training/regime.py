@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.harness import Target, run_benchmark, without_verdict
 from benchmarks.reached import first_reached
-from benchmarks.runs import add_task_flag, cached, chosen, confirm, forget_incomplete, refusal, train
+from benchmarks.runs import LearningTask, add_task_flag, cached, chosen, confirm, forget_incomplete, refusal, train
 
 Run = dict[str, Any]
 
@@ -35,18 +35,11 @@ _MOST = 1.25
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(LearningTask):
     """A task to learn, its target return, and the time limit of a run."""
 
-    algorithm: str
-    environment: str
     target: float
     limit_s: float = 900.0
-
-    @property
-    def name(self) -> str:
-        """The name that the patterns of --task match."""
-        return f"{self.algorithm}/{self.environment}"
 
 
 TASKS = tuple(

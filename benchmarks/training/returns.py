@@ -26,6 +26,7 @@ from benchmarks.comparison import scores as comparable
 from benchmarks.environments.random_returns import random_returns
 from benchmarks.harness import ONE_SEED, Meaning, Target, run_benchmark, without_verdict
 from benchmarks.runs import (
+    LearningTask,
     actor_megabytes,
     add_task_flag,
     cached,
@@ -40,22 +41,15 @@ from benchmarks.training.returns_plot import plot
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(LearningTask):
     """A target return on an environment, and the number of environment steps after which a run ends."""
 
-    algorithm: str
-    environment: str
     target: float
     stop_at: float
     steps: int
     seeds: int
     episodes: int = 100
     flags: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The name that the patterns of --task match."""
-        return f"{self.algorithm}/{self.environment}"
 
 
 # If returns vary much between episodes, the preset's five episodes could end a run by chance. They vary most in

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runs import begin, confirm, train
+from benchmarks.runs import LearningTask, begin, confirm, train
 from benchmarks.training.rlx2_sparsities import PAPER, Sparsity
 
 # Flags of each method, without those of the sparsity. control is rlx2 without sparsity: a comparison with it shows the
@@ -47,14 +47,12 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(LearningTask):
     """An algorithm on an environment for a number of steps.
 
     episodes: new episodes for the confirmed return. updates_per_step: gradient updates per environment step.
     """
 
-    algorithm: str
-    environment: str
     steps: int
     seeds: int
     sparsity: Sparsity
@@ -62,11 +60,6 @@ class Task:
     bounds: tuple[Bound, ...]
     episodes: int
     updates_per_step: float = 1.0
-
-    @property
-    def name(self) -> str:
-        """The name that the patterns of --task match."""
-        return f"{self.algorithm}/{self.environment}"
 
     def flags(self, method: str, scheme: str, seed: int) -> list[str]:
         """Flags of `actorq train` for one run. Schedules are shares of the run's steps."""

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
+from benchmarks.runs import LearningTask
+
 # Greedy episodes of an evaluation.
 EPISODES = 20
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(LearningTask):
     """A target return on an environment.
 
     target: mean return of `EPISODES` greedy episodes.
@@ -19,19 +21,12 @@ class Task:
     share: largest share of a run's time for the evaluations of the other libraries.
     """
 
-    algorithm: str
-    environment: str
     target: float
     period: int
     limit_s: float
     threads: int = 1
     preset: str = "standard"
     share: float = 1.0
-
-    @property
-    def name(self) -> str:
-        """The name that the patterns of --tasks match."""
-        return f"{self.algorithm}/{self.environment}"
 
 
 def _continuous(algorithm: str, environment: str, target: float, limit_s: float, preset: str = "auto") -> Task:

@@ -32,7 +32,7 @@ from benchmarks.harness import ONE_SEED, Meaning, Target, run_benchmark, without
 from benchmarks.policy.bits.evaluation import Evaluation, evaluated
 from benchmarks.policy.bits.forms import FORMS, OURS, WEIGHTS
 from benchmarks.policy.bits.summary import KEPT, summarized
-from benchmarks.runs import add_task_flag, cached, chosen, forget_incomplete, refusal, train
+from benchmarks.runs import LearningTask, add_task_flag, cached, chosen, forget_incomplete, refusal, train
 
 Run = dict[str, Any]
 
@@ -46,18 +46,11 @@ _AWARE_AFTER = 0.5
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(LearningTask):
     """A task to learn, the environment steps of its runs, and further flags."""
 
-    algorithm: str
-    environment: str
     steps: int
     flags: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The name that the patterns of --task match."""
-        return f"{self.algorithm}/{self.environment}"
 
 
 def _falling(updates: int) -> tuple[str, ...]:

@@ -4,29 +4,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actorq.config.presets import STANDARD
+from benchmarks.runs import LearningTask
 
 POLICIES = Path(__file__).parents[2] / "results" / "policies"
 """The folder of the stored policies."""
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(LearningTask):
     """A preset of an algorithm on an environment.
 
     stop_at: the evaluation's return that ends a run. threshold: the mean return that the stored policy must reach on
     new episodes, also on a few ones. It is lower, because the last evaluation of a run is a lucky one.
     """
 
-    algorithm: str
-    environment: str
     stop_at: float
     threshold: float
     preset: str = STANDARD
-
-    @property
-    def name(self) -> str:
-        """The name that the patterns of --task match."""
-        return f"{self.algorithm}/{self.environment}"
 
     @property
     def file(self) -> str:
