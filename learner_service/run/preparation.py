@@ -108,8 +108,11 @@ class Preparation:
 
         discard: reset a run that has made progress. Otherwise, progress raises ConflictError. A run that is over always
             raises it.
+
+        Raises UnavailableError while the run is restored, because this reads the files that a reset moves.
         """
         self.lifecycle.require_here()
+        self.lifecycle.require_restored()
         if not self.lifecycle.wants_actors:
             raise ConflictError(f"the run is {self.lifecycle.state.value}: expected a run that is not over")
         self._require_idle()

@@ -212,6 +212,19 @@ async def test_a_learner_that_dies_in_a_reset_resumes_and_can_be_reset_again(mov
 
 
 @on_a_loop
+async def test_a_run_is_not_reset_while_it_is_restored(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        run.connections.close_stream(await opened(run))
+    async with a_run(tmp_path, resume=True) as run:
+        restoring = asyncio.create_task(run.preparation.restore())
+        with pytest.raises(UnavailableError, match="restoring"):
+            await run.preparation.reset(discard=True)
+        await restoring
+        assert of_environment(tmp_path) == {"environment.json", "replay"}
+        assert (await run.preparation.reset(discard=True)).spec == SPEC
+
+
+@on_a_loop
 async def test_resetting_a_run_without_an_environment_does_nothing(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         reset = await run.preparation.reset(discard=False)
