@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -31,11 +32,11 @@ from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
 from actorq.text import return_text
 from actorq_apps.cli.display import numbers
 from actorq_apps.cli.display.display import display_of
-from actorq_apps.cli.display.hints import EpisodeHint
+from actorq_apps.cli.display.hints import EpisodeHint, WaitHint
 from actorq_apps.cli.display.output import with_queued_output
 from actorq_apps.cli.display.report import print_result
 from actorq_apps.cli.display.view import RunView
-from actorq_apps.cli.support.regime import fit_regime
+from actorq_apps.cli.support.regime import Fitted, fit_regime
 from actorq_apps.local.algorithm import (
     Describe,
     Warn,
@@ -91,19 +92,20 @@ class TrainSettings(Settings):
 
 def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: RunStart | None = None) -> int:
     """Train until the run is over. Returns the exit code. For `servers` and `begun` see `run_locally`."""
-    train, config, spec, run = _resolve(arguments, servers)
+    train, fitted, spec, run = _resolve(arguments, servers)
     # Even while the terminal is stopped, processes are restarted, and a signal ends the run.
-    return with_queued_output(lambda: _train(train, config, spec, run, servers, begun), lambda code: code >= 128)
+    return with_queued_output(lambda: _train(train, fitted, spec, run, servers, begun), lambda code: code >= 128)
 
 
 def _train(
     train: TrainSettings,
-    config: RunConfig,
+    fitted: Fitted,
     spec: EnvironmentSpec,
     run: RunDirectory,
     servers: ForkServers | None,
     begun: RunStart | None,
 ) -> int:
+    config = fitted.config
     is_new = not (train.resume and run.root.exists())
     if is_new:
         run.create(config)
@@ -123,7 +125,10 @@ def _train(
         with display_of(RunView(str(run.root), config.environment, config.algorithm)) as display:
             environments = config.actors * config.environments_per_actor
             shown: Observer = Newscast(display, run.root.absolute()) if train.news else display
-            observer = shown if spec.max_episode_steps else EpisodeHint(shown, environments)
+            observer: Observer = shown if spec.max_episode_steps else EpisodeHint(shown, environments)
+            # The learner of an on-policy run always waits for its next rollout. A program acts at its own pace.
+            if config.on_policy is None and not train.parent_acts:
+                observer = WaitHint(observer, fitted.updates_per_s)
             outcome = run_locally(
                 *(run, config, observer, train.resume, lock, train.actor_module, servers, begun),
                 acts=not train.parent_acts,
@@ -140,7 +145,7 @@ def _train(
 
 def _resolve(
     arguments: Sequence[str], servers: ForkServers | None
-) -> tuple[TrainSettings, RunConfig, EnvironmentSpec, RunDirectory]:
+) -> tuple[TrainSettings, Fitted, EnvironmentSpec, RunDirectory]:
     """Resolve how to start, the run's settings, its environment, and its folder. Raises UserError."""
     parser = argument_parser("actorq train", _DESCRIPTION, (TrainSettings, RunConfig))
     add_environment(parser)
@@ -163,16 +168,17 @@ def _resolve(
     describe = _of_parent if train.parent_acts else partial(environment_of, servers=servers)
     warn = send_event if train.news else _warn
     config, spec = _checked(sources, config, train, describe, warn, servers, lost)
+    fitted = Fitted(config)
     if config.preset == AUTO and not train.resume and not lost:
-        config = fit_regime(
+        fitted = fit_regime(
             config, sources.given[RunConfig], train.profile, servers, is_measurable=not train.parent_acts
         )
     elif train.profile:
         raise UserError("--profile: expected --preset auto and a new run; leave it out")
     if train.certificates:
-        config = config.with_certificates(train.certificates)
+        fitted = replace(fitted, config=fitted.config.with_certificates(train.certificates))
     train = train.model_copy(update={"resume": train.resume or lost})
-    return train, config, spec, run or new_run_directory(config.environment, datetime.now())
+    return train, fitted, spec, run or new_run_directory(config.environment, datetime.now())
 
 
 def _of_parent(config: RunConfig) -> EnvironmentSpec:

@@ -77,17 +77,20 @@ def test_without_a_file_the_machine_is_measured(
     config = RunConfig.model_validate(
         {"environment": "Pendulum-v1", "algorithm": "sac", "preset": "auto", "sac": {"hidden_sizes": [16, 16]}}
     )
-    chosen = regime.fit_regime(config, {}, None, None, is_measurable=True)
+    fit = regime.fit_regime(config, {}, None, None, is_measurable=True)
+    chosen = fit.config
+    assert fit.updates_per_s is not None
+    assert fit.updates_per_s > 0
     assert 4.0 <= chosen.rate_limiter.samples_per_insert <= 256.0
     assert "measuring this machine" in capsys.readouterr().out
     numbers = {"actors": 1, "rate_limiter": {"samples_per_insert": 256.0}}
     given = settings.build(RunConfig, config.model_dump(mode="json"), numbers)
-    fitted = regime.fit_regime(given, numbers, None, None, is_measurable=True)
+    fitted = regime.fit_regime(given, numbers, None, None, is_measurable=True).config
     # Four segments of 8 steps of 16 environments.
     assert (fitted.rate_limiter.samples_per_insert, fitted.rate_limiter.error_buffer) == (256.0, 4 * 8 * 16 * 256.0)
     assert "nothing is measured" in capsys.readouterr().out
     # An environment in the caller's process.
-    assert regime.fit_regime(config, {}, None, None, is_measurable=False) == config
+    assert regime.fit_regime(config, {}, None, None, is_measurable=False) == regime.Fitted(config)
     assert "16 samples per insert" in capsys.readouterr().out
 
 

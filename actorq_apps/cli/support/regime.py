@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,17 @@ _WAITING = {
 }
 
 
+@dataclass(frozen=True)
+class Fitted:
+    """Settings that suit this machine, and the forecast of their gradient updates per second; None without one."""
+
+    config: RunConfig
+    updates_per_s: float | None = None
+
+
 def fit_regime(
     config: RunConfig, given: Mapping[str, Any], profile: Path | None, servers: ForkServers | None, is_measurable: bool
-) -> RunConfig:
+) -> Fitted:
     """The settings with the samples per insert and actors that suit this machine. Keeps those of an on-policy run.
 
     given: the settings that the user has given. They are kept, and their forecast is printed.
@@ -36,30 +45,31 @@ def fit_regime(
     environment. Raises UserError if the file is unreadable or belongs to another run.
     """
     if config.algorithm in ON_POLICY:
-        return config
+        return Fitted(config)
     kept = config.rate_limiter.samples_per_insert if settings.has(given, _SAMPLES) else None
     actors = config.actors if "actors" in given else None
     if profile is not None:
         figures = _read(profile, config)
     elif kept is not None and actors is not None:
         _say("preset auto: samples per insert and actors are given, so nothing is measured")
-        return _with(config, given, kept, actors)
+        return Fitted(_with(config, given, kept, actors))
     elif is_measurable:
         _say("preset auto: measuring this machine for about 20 s")
         figures = measure(config, _SECONDS, lambda part: None, servers)
     else:
         own = config.rate_limiter.samples_per_insert
         _say(f"preset auto: {own:g} samples per insert; an environment of this process cannot be measured in others")
-        return config
+        return Fitted(config)
     if figures.learner["rollout"]:
         _say(f"preset auto: {config.algorithm} is on-policy, so nothing was chosen")
-        return config
+        return Fitted(config)
     scheme = _acting(config.scheme, figures)
     batch, cores = figures.learner["batch_size"], len(os.sched_getaffinity(0))
     regime = choose(figures.costs(scheme), figures.workload, batch, cores, kept, actors)
     for line in _lines(regime, config, scheme):
         _say(line)
-    return _with(config, given, regime.samples_per_insert, regime.prediction.actors)
+    fitting = _with(config, given, regime.samples_per_insert, regime.prediction.actors)
+    return Fitted(fitting, regime.prediction.steps_per_s / regime.steps_per_update)
 
 
 def _read(file: Path, config: RunConfig) -> Figures:
