@@ -1,6 +1,7 @@
 """Settings that name a policy: its version, and its scheme, built in or declared by an installed package."""
 
 import functools
+import re
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Literal
@@ -13,6 +14,8 @@ from actorq.errors import NotFoundError
 from actorq.text import reason_of
 
 SCHEME_ENTRY_POINTS = "actorq.schemes"
+# Names that ask for bits of `learner.quantization_aware_bits`. Other schemes have kernels of 4 and 8 bits.
+_BITS = re.compile(r"int([2-7])")
 
 
 @functools.cache
@@ -57,7 +60,15 @@ def _checked(name: str, *, or_auto: bool = False) -> str:
     if is_scheme(name) or (or_auto and name == AUTO):
         return name
     names = ", ".join((*scheme_names(), *((AUTO,) if or_auto else ())))
-    raise ValueError(f"expected one of {names}, or a scheme of an installed package")
+    raise ValueError(f"expected one of {names}, or a scheme of an installed package{_without_kernel(name)}")
+
+
+def _without_kernel(name: str) -> str:
+    """What a run can do with a number of bits that no kernel computes; "" for other names."""
+    if not (bits := _BITS.fullmatch(name)):
+        return ""
+    setting = f"learner.quantization_aware_bits {bits[1]}"
+    return f" (no kernel computes {bits[1]} bits; int8 with {setting} rounds only training, and acts as fast as int8)"
 
 
 def _checked_version(choice: str) -> str:

@@ -303,6 +303,14 @@ def test_bits_of_quantization_aware_training_need_a_scheme_that_leaves_them_open
         assert settings.build(RunConfig, {"scheme": fitting, "learner": learner}).learner.quantization_aware_bits == 3
 
 
+def test_a_scheme_of_bits_without_a_kernel_names_what_acts_instead_and_its_speed() -> None:
+    instead = r"no kernel computes 3 bits; int8 with learner.quantization_aware_bits 3 .* as fast as int8\), got 'int3'"
+    with pytest.raises(UserError, match=instead):
+        settings.build(RunConfig, {"scheme": "int3"})
+    with pytest.raises(UserError, match="installed package, got 'int16'"):
+        settings.build(RunConfig, {"scheme": "int16"})
+
+
 @pytest.mark.parametrize("most", [1, 8])
 def test_max_steps_per_policy_must_exceed_the_segment_length(most: int) -> None:
     actor = {"segment_length": 8}

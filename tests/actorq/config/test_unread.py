@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from actorq.config import settings
+from actorq.config.algorithms import ALGORITHMS
 from actorq.config.presets import FAMILIES, preset
 from actorq.config.run_config import RunConfig
 from actorq.config.unread import given_in_vain
@@ -30,6 +31,13 @@ def are_told(told: Mapping[str, str], facts: Mapping[str, str]) -> bool:
 def test_image_layout_has_no_effect_without_images() -> None:
     assert are_told(in_vain(image_layout="channels-last"), {"image_layout": "no images"})
     assert in_vain(IMAGES, image_layout="channels-last") == {}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_reports_settings_of_every_other_algorithm(algorithm: str) -> None:
+    for other in ALGORITHMS:
+        found = in_vain(algorithm=algorithm, environment="Other-v0", **{other: {"discount": 0.123}})
+        assert found == ({} if other == algorithm else {f"{other}.*": f"the algorithm is {algorithm}"})
 
 
 @pytest.mark.parametrize(
