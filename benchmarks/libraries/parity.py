@@ -138,10 +138,10 @@ def make_runs(tasks: Sequence[Task], seeds: int, steps: int, jobs: int, director
 def _run(steps: int, directory: Path, wanted: tuple[int, Task, str]) -> Run:
     seed, task, side = wanted
     name = f"{task.name.replace('/', '-')}-{seed}"
-    folder = directory / side / name
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    # In one folder, so that a run of the other library on another commit is found before this run starts.
+    folder = directory / f"{side}-{name}"
     settings = {"steps": steps, "hyperparameters": asdict(task.hyperparameters)}
-    made = cached(folder.with_name(f"{name}.json"), settings, lambda: _SIDES[side](task, seed, steps, folder))
+    made = cached(directory / f"{folder.name}.json", settings, lambda: _SIDES[side](task, seed, steps, folder))
     return {"task": task.name, "side": side, "seed": seed, **made}
 
 

@@ -96,8 +96,8 @@ def make_runs(tasks: Sequence[Task], seeds: int, directory: Path) -> Iterator[Ru
     for seed in range(1, seeds + 1):
         for task in tasks:
             for variant in _VARIANTS:
-                folder = directory / variant / f"{task.name.replace('/', '-')}-{seed}"
-                folder.parent.mkdir(parents=True, exist_ok=True)
+                # In one folder, so that a run of another variant on another commit is found before this run starts.
+                folder = directory / f"{variant}-{task.name.replace('/', '-')}-{seed}"
                 flags = [*task.of(variant), "--seed", str(seed)]
                 made = cached(folder.with_name(f"{folder.name}.json"), {"flags": flags}, lambda: _run(folder, flags))  # noqa: B023
                 run = {"task": task.name, "side": variant, "seed": seed, **made}

@@ -95,8 +95,8 @@ def make_runs(tasks: Sequence[Task], seeds: int, directory: Path) -> Iterator[Ru
     for seed in range(1, seeds + 1):
         for task in tasks:
             for side in sorted(_SIDES, reverse=seed % 2 == 0):
-                folder = directory / side / f"{task.environment}-{seed}"
-                folder.parent.mkdir(parents=True, exist_ok=True)
+                # In one folder, so that a run of the other side on another commit is found before this run starts.
+                folder = directory / f"{side}-{task.environment}-{seed}"
                 made = cached(
                     folder.with_name(f"{folder.name}.json"),
                     asdict(task),

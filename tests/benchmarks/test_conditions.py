@@ -1,5 +1,7 @@
 """Runs say under which conditions they were made, are made once, and give a verdict only with runs of equal ones."""
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,9 @@ from actorq.rundirectory import RunDirectory
 from benchmarks import harness, runs
 from benchmarks.conditions import refuse_mixed, without_verdict
 from benchmarks.harness import Target
+from benchmarks.libraries import parity
+from benchmarks.onpolicy import correction, ppo
+from benchmarks.onpolicy.settings import TASKS as ON_POLICY
 from benchmarks.runs import begin, cached, forget_incomplete, refusal
 
 
@@ -79,3 +84,36 @@ def test_a_killed_run_is_forgotten_and_a_complete_one_is_not(tmp_path: Path) -> 
     (run.root / "command_s.json").unlink()
     forget_incomplete(run.root)
     assert not run.root.exists()
+
+
+Runs = Callable[[Path], Iterator[dict[str, Any]]]
+
+
+@pytest.mark.parametrize(
+    ("runs_of", "module"),
+    [
+        (partial(parity.make_runs, parity.TASKS[:1], 1, 100, 1), parity),
+        (partial(ppo.make_runs, ON_POLICY[:1], 1), ppo),
+        (partial(correction.make_runs, correction.TASKS[:1], 1), correction),
+    ],
+)
+def test_the_second_side_of_a_comparison_is_refused_on_another_commit_before_it_runs(
+    now: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runs_of: Runs, module: Any
+) -> None:
+    made: list[str] = []
+
+    def make(*_: Any) -> dict[str, Any]:
+        made.append(now["commit"])
+        now["commit"] = "b" * 40
+        counts = {"environment_steps": 1, "updates": 1, "wall_clock_s": 1.0, "seconds": 1.0, "mean_return": 1.0}
+        queue = dict.fromkeys(("mismatch", "divergence", "policy_lag"), 0.0)
+        final = {"mean_return": 1.0, "episodes": 1, "scheme": "int8"}
+        return {**counts, "rollout_queue": queue, "final": final}
+
+    if hasattr(module, "_SIDES"):
+        monkeypatch.setattr(module, "_SIDES", dict.fromkeys(module._SIDES, make))
+    else:
+        monkeypatch.setattr(module, "_run", make)
+    with pytest.raises(SystemExit, match=r"expected commit a+ as of .*, got b+ of this one"):
+        list(runs_of(tmp_path))
+    assert made == ["a" * 40]
