@@ -92,19 +92,29 @@ def begin(folder: Path) -> None:
     Raises SystemExit when the runs beside it, or its own earlier part, have another commit or machine.
     """
     beside = {path for path in folder.parent.glob("*/") if (path / "config.yaml").exists()}
-    files = folder.parent.glob(f"*{_CONDITIONS}")
-    beside |= {path.with_name(path.name.removesuffix(_CONDITIONS)) for path in files}
+    beside |= set(recorded_runs(folder.parent))
     now = conditions()
     for path in sorted(beside):
         refuse_mixed({path.name: recorded(path), "this one": now})
-    if not _conditions_file(folder).exists():
+    if not conditions_file(folder).exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(_conditions_file(folder), json.dumps(now) + "\n")
+        replace_file(conditions_file(folder), json.dumps(now) + "\n")
+
+
+def recorded_runs(directory: Path) -> list[Path]:
+    """The folders of the runs in `directory` with recorded conditions. A run may have a result and no folder."""
+    files = sorted(directory.glob(f"*{_CONDITIONS}"))
+    return [path.with_name(path.name.removesuffix(_CONDITIONS)) for path in files]
+
+
+def conditions_file(folder: Path) -> Path:
+    """The file with the conditions at the start of the run in `folder`."""
+    return folder.with_name(folder.name + _CONDITIONS)
 
 
 def recorded(folder: Path) -> Conditions | None:
     """The conditions at the start of the run in `folder`; None when they are not recorded."""
-    file = _conditions_file(folder)
+    file = conditions_file(folder)
     found: Conditions | None = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
     return found
 
@@ -119,10 +129,6 @@ def refusal(runs: Iterable[dict[str, Any]]) -> str:
 def _named(number: int, run: dict[str, Any]) -> str:
     parts = [str(run[key]) for key in ("task", "side", "method", "scheme") if key in run]
     return f"run {number} ({' '.join([*parts, 'seed', str(run.get('seed', '?'))])})"
-
-
-def _conditions_file(folder: Path) -> Path:
-    return folder.with_name(folder.name + _CONDITIONS)
 
 
 def confirm(directory: Path, episodes: int, scheme: str = "") -> Confirmation:
@@ -180,7 +186,7 @@ def forget_incomplete(directory: Path) -> None:
     try:
         with RunDirectory(directory).locked(lambda: print(f"waiting for remaining processes in {directory}")):
             shutil.rmtree(directory)
-            _conditions_file(directory).unlink(missing_ok=True)
+            conditions_file(directory).unlink(missing_ok=True)
     except UserError as error:
         raise SystemExit(str(error)) from None
 
