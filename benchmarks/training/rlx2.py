@@ -2,8 +2,9 @@
 
 dense; tiny: a narrow dense network; static: fixed random masks; set: weights grow at random places; rigl: weights grow
 where gradients are largest; rlx2: rigl with multi-step targets and a replay of dynamic capacity; control: dense with
-the same targets and replay, which separates their effect from that of sparsity. InvertedPendulum is RLx2's motivating
-example (arXiv 2205.15043). On the other tasks the sparsities are the paper's.
+the same targets and replay, which separates their effect from that of sparsity; structured: rlx2 that drops units of
+little effect; static_actor: rlx2 with fixed masks in the policy. InvertedPendulum is RLx2's motivating example
+(arXiv 2205.15043). On the other tasks the sparsities are the paper's.
 
 All runs of a task have equal numbers of environment steps and updates. Schedules are shares of these (rlx2_tasks.py).
 Targets of a task are about `confirmed`: the return of a run's last policy on new episodes, as the mean over the seeds.

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.comparison import returns_by_task, scores
-from benchmarks.drawing import COLORS, NEUTRAL, draw, legend, panels
-from benchmarks.statistics import estimate, performance_profile
+from benchmarks.drawing import COLORS, draw, legend, panels
+from benchmarks.profile_plot import plot as plot_profiles
 from benchmarks.training.rlx2_tasks import METHODS, Task
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 _POINTS = 60
 # The method whose mean return is 1 in the performance profiles, and the highest score there.
 _UNIT, _HIGHEST_SCORE = "control", 1.5
-# In inches.
-_PROFILE_HEIGHT = 3.4
 _COLORS = dict(zip(METHODS, COLORS, strict=True))
 
 
@@ -65,27 +63,8 @@ def plot_profile(runs: Sequence[dict[str, Any]], file: Path, source: str = "") -
         if any(run["method"] == method for run in runs)
     }
     tasks = set.intersection(*(set(found) for found in returns.values()))
-    thresholds = np.linspace(0, _HIGHEST_SCORE, _POINTS)
-
-    profiles = {
-        method: estimate(performance_profile(thresholds), scores({task: found[task] for task in tasks}, returns[_UNIT]))
-        for method, found in returns.items()
-    }
-
-    def paint(figure: "Figure") -> None:
-        axes = figure.subplots()
-        for method, found in profiles.items():
-            color = _COLORS[method]
-            axes.step(thresholds, found.value, where="post", linewidth=1.5, color=color, label=method)
-            axes.fill_between(thresholds, found.low, found.high, step="post", alpha=0.13, color=color, linewidth=0)
-        axes.axvline(1, color=NEUTRAL, linestyle="--", linewidth=1)
-        axes.set_xlim(0, _HIGHEST_SCORE)
-        axes.set_ylim(0, 1.03)
-        axes.set_xlabel("score: return over the control's mean return")
-        axes.set_ylabel("share of runs above the score")
-        legend(figure, axes)
-
-    draw(file, _PROFILE_HEIGHT, paint, source)
+    found = {method: scores({task: own[task] for task in tasks}, returns[_UNIT]) for method, own in returns.items()}
+    plot_profiles(found, "return over the control's mean return", _HIGHEST_SCORE, file, source, _COLORS)
 
 
 def _title(task: Task) -> str:

@@ -21,6 +21,8 @@ METHODS: dict[str, tuple[str, ...]] = {
     "rigl": ("--sparsity.method", "rigl"),
     "rlx2": ("--sparsity.method", "rlx2"),
     "structured": ("--sparsity.method", "rlx2", "--sparsity.structured"),
+    # The critics' masks change, the policy's do not.
+    "static_actor": ("--sparsity.method", "rlx2", "--sparsity.actor-method", "static"),
 }
 _DENSE = ("dense", "control")
 # Relative to a run's steps. The paper has 300 changes of masks and checks of the replay in 3,000,000 steps. A third
