@@ -29,11 +29,13 @@ from benchmarks.policy.sparse_policy import BOUNDS
 from benchmarks.policy.sparse_policy_plot import plot as plot_sparse_policy
 from benchmarks.policy.swap import BASELINES, DEFAULT_SCHEME
 from benchmarks.policy.swap_plot import plot as plot_swap
+from benchmarks.profile_plot import plot as plot_profiles
 from benchmarks.scale.fanout_plot import plot as plot_fanout
 from benchmarks.scale.scaling import HALF_S, simulate
 from benchmarks.scale.scaling_plot import plot as plot_scaling
 from benchmarks.speedup.actorq_plot import plot as plot_speedup
 from benchmarks.training.cartpole_plot import plot as plot_cartpole
+from benchmarks.training.returns import scores as scores_of_returns
 from benchmarks.training.returns_plot import plot as plot_returns
 from benchmarks.training.rlx2_plot import plot as plot_rlx2
 from benchmarks.training.rlx2_plot import plot_profile as plot_rlx2_profile
@@ -48,6 +50,16 @@ _RESULTS = _ROOT / "benchmarks" / "results"
 _FANOUT = ("direct", "relayed", "bare_streams", "plain_stream")
 # Simulated numbers of actors that fit next to each other.
 _SCALING = (10, 1_000)
+# The results of the page of returns, from the oldest to the newest, and the highest score of their profile.
+_OF_RETURNS = (
+    "returns_mountain_car_continuous",
+    "returns",
+    "returns_repeated",
+    "returns_finger_spin",
+    "returns_cheetah_run",
+    "returns_pong",
+)
+_HIGHEST_OF_RETURNS = 1.2
 
 Content = dict[str, Any]
 
@@ -89,6 +101,14 @@ def _of_runs(plot: Callable[..., None], figures: Content, **of_file: Any) -> Non
 
 def _returns(figures: Content, **of_file: Any) -> None:
     plot_returns(_by_task(figures), **of_file)
+
+
+def _returns_profile(*of_results: Content, **of_file: Any) -> None:
+    """of_results: from the oldest to the newest. The newest runs of each task count."""
+    newest = {task: runs for figures in of_results for task, runs in _by_task(figures).items()}
+    found = scores_of_returns([run for runs in newest.values() for run in runs])
+    meaning = "0 for random actions, 1 at the target"
+    plot_profiles({f"int8 actors, {len(found)} tasks": found}, meaning, _HIGHEST_OF_RETURNS, **of_file)
 
 
 def _by_task(figures: Content) -> dict[str, list[Content]]:
@@ -177,6 +197,7 @@ PICTURES = {
     "peers-continuous": Picture(("peers_continuous",), _peers),
     "peers-off-policy": Picture(("peers_off_policy",), _peers),
     "returns": Picture(("returns",), _returns),
+    "returns_profile": Picture(_OF_RETURNS, _returns_profile),
     "rlx2": Picture(("rlx2",), _rlx2),
     "rlx2_ant": Picture(("rlx2_ant",), _rlx2),
     "rlx2_half_cheetah": Picture(("rlx2_half_cheetah",), _rlx2),

@@ -5,7 +5,7 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from benchmarks.libraries.parity import OURS, THEIRS, verdict
-from benchmarks.training.rlx2_sparsities import PAPER, PUBLISHED_MEANS, PUBLISHED_RETURNS
+from benchmarks.training.rlx2_sparsities import PAPER, PUBLISHED_LOWEST_FLOPS, PUBLISHED_MEANS, PUBLISHED_RETURNS
 from sitegen.markdown import interval, number, percent, spread, table
 from sitegen.results import NEWER, Run, beside, by, figures, newest_runs, older_tables
 
@@ -249,6 +249,25 @@ def rlx2_costs() -> str:
             rows.append((task, method, *ratios, f"{flops['training']:.3g}", sizes, ", ".join(int8)))
     head = ("task", "method", "FLOPs of an update vs dense", "FLOPs of an action vs dense", "FLOPs of the training")
     return table((*head, "bytes of the last policy as emitted", "steps acted in int8, by seed"), rows)
+
+
+def rlx2_costs_over_tasks() -> str:
+    """FLOPs of sparse methods over dense ones: mean and lowest over the paper's tasks, and the lowest in the paper."""
+    of_paper = {f"{algorithm}/{environment}" for algorithm, environment in PAPER}
+    runs = [{**run, "algorithm": run["task"].partition("/")[0]} for run in newest_runs(RLX2) if run["task"] in of_paper]
+    rows: list[tuple[object, ...]] = []
+    for algorithm, own in by("algorithm", runs).items():
+        for method, of_method in by("method", own).items():
+            # Schedules do not depend on the seed.
+            flops = [of_task[0]["flops"] for of_task in by("task", of_method).values()]
+            ratios = {of: [each[of]["ratio"] for each in flops] for of in PUBLISHED_LOWEST_FLOPS}
+            if min(ratios["action"]) < 1:
+                figures_of_method = (part for found in ratios.values() for part in (fmean(found), min(found)))
+                rows.append((algorithm, method, len(flops), *figures_of_method))
+    lowest = (part for share in PUBLISHED_LOWEST_FLOPS.values() for part in (None, share))
+    rows.append(("td3, sac", "rlx2 in the paper", len(PAPER), *lowest))
+    head = ("algorithm", "method", "tasks", "FLOPs of an update vs dense, mean", "lowest")
+    return table((*head, "FLOPs of an action vs dense, mean", "lowest"), rows)
 
 
 def rlx2_published() -> str:

@@ -2,10 +2,16 @@
 
 import re
 
+import pytest
+
 from benchmarks.comparison import FEWEST_SEEDS
 from benchmarks.environments.random_returns import ENVIRONMENTS, random_returns
+from benchmarks.pictures import PICTURES
 from benchmarks.training import returns
+from benchmarks.training.rlx2_sparsities import PAPER, PUBLISHED_LOWEST_FLOPS
 from sitegen.parts import part
+from sitegen.results import newest_runs
+from sitegen.tables.runs import RETURNS, RLX2
 
 _PERCENT = re.compile(r"(-?\d+)% \((-?\d+)% to (-?\d+)%\)")
 
@@ -48,6 +54,26 @@ def test_rlx2_is_compared_with_its_control_over_all_tasks_with_several_seeds() -
         assert low <= value <= high
     assert target == f"lower end at least 85%: **none**: fewer than {FEWEST_SEEDS} seeds of a task"
     assert found["RLx2 over dense"][-1] == ""
+
+
+def test_the_profile_of_returns_shows_the_results_of_its_page() -> None:
+    assert PICTURES["returns_profile"].results == RETURNS
+
+
+def test_flops_are_averaged_over_the_papers_tasks_beside_the_papers_lowest() -> None:
+    lines = [line.split(" | ") for line in part("rlx2 costs over tasks").splitlines()[2:]]
+    (found,) = (cells for cells in lines if cells[:2] == ["| td3", "rlx2"])
+    ratios = {
+        run["task"]: run["flops"]["update"]["ratio"]
+        for run in newest_runs(RLX2)
+        if run["method"] == "rlx2" and tuple(run["task"].split("/")) in PAPER and run["algorithm"] == "td3"
+    }
+    assert found[2] == str(len(ratios)) == "4"
+    assert float(found[3]) == pytest.approx(sum(ratios.values()) / 4, rel=0.01)
+    assert float(found[4]) == pytest.approx(min(ratios.values()), rel=0.01)
+    assert lines[-1][1] == "rlx2 in the paper"
+    assert [float(lines[-1][index].strip(" |")) for index in (4, 6)] == list(PUBLISHED_LOWEST_FLOPS.values())
+    assert not any(cells[1] in ("dense", "control") for cells in lines)
 
 
 def test_older_runs_have_comparisons_with_methods_that_newer_ones_lack() -> None:
