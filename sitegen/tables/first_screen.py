@@ -38,8 +38,9 @@ def quantization_gain() -> str:
         ratios = _ratios(task)
         gains = (_gain(ratios.get((name, baseline))) for name in QUANTIZED for baseline in _BASELINES)
         size = f"3 x {task['width']} units, {megabytes(task)} MB"
-        rows.append((f"{task['algorithm'].upper()} on {_short(task['environment'])}, {size}", *gains))
-    return table(("task and policy", *head), rows)
+        seeds = min(len(variant["runs"]) for variant in task["variants"])
+        rows.append((f"{task['algorithm'].upper()} on {_short(task['environment'])}, {size}", *gains, seeds))
+    return table(("task and policy", *head, "seeds"), rows)
 
 
 def _ratios(task: Task) -> dict[tuple[str, str], Ratio | None]:
@@ -89,7 +90,7 @@ def limits_of_gain() -> str:
 def peers_seconds() -> str:
     """Seconds of the whole command to the same return, of each library."""
     head = ("task", "times faster than SB3", "ActorQ, s", "Stable-Baselines3 (SB3), s", "RLlib, s", "memory over SB3")
-    return table(head, (_peers_row(task) for task in _TASKS))
+    return table((*head, "seeds"), (_peers_row(task) for task in _TASKS))
 
 
 def _peers_row(task: str) -> tuple[object, ...]:
@@ -99,7 +100,7 @@ def _peers_row(task: str) -> tuple[object, ...]:
     cells = [_seconds(runs.get(system)) for system in (_OURS, *_THEIRS)]
     name = f"{algorithm.upper()} on {environment}"
     if _OURS not in runs or _THEIRS[0] not in runs:
-        return (name, None, *cells, None)
+        return (name, None, *cells, None, None)
     ours, theirs = seconds[_OURS], seconds[_THEIRS[0]]
     # A seed of the other library that misses the target counts with its time limit.
     least = "" if all(run["reached"] for run in runs[_THEIRS[0]]) else "more than "
@@ -107,7 +108,7 @@ def _peers_row(task: str) -> tuple[object, ...]:
     overlap = max(ours) >= min(theirs) and max(theirs) >= min(ours)
     memory = [median(run["peak_memory_mb"] for run in runs[system]) for system in (_OURS, _THEIRS[0])]
     gain = f"{times}, ranges overlap" if overlap else f"**{times}**"
-    return (name, gain, *cells, f"{memory[0] / memory[1]:.1f}")
+    return (name, gain, *cells, f"{memory[0] / memory[1]:.1f}", min(map(len, runs.values())))
 
 
 def _seconds(runs: list[Run] | None) -> str:

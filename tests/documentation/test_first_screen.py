@@ -88,6 +88,7 @@ def test_a_gain_whose_interval_contains_one_is_no_clear_gain(monkeypatch: pytest
         found[name] = (first_screen.quantization_gain(), first_screen.limits_of_gain())
     (unclear,) = rows(found["unclear"][0]).values()
     assert unclear[:3] == ["**2** (1.5 to 3)", "1.2 (0.9 to 1.6), no clear gain", "not reached"]
+    assert unclear[-1] == "1"
     assert rows(found["clear"][0]).popitem()[1][1] == "**1.2** (1.1 to 1.6)"
     says = "gain from ONNX Runtime, and not clearly from quantization"
     assert says in found["unclear"][1]
@@ -118,8 +119,8 @@ def peers(ours: list[float], theirs: list[float]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("theirs", "expected"),
     [
-        ([20.0, 30.0, 40.0], ["**3.0**", "10 (9 to 12)", "30 (20 to 40)", "not measured", "3.0"]),
-        ([11.0, 15.0, 40.0], ["1.5, ranges overlap", "10 (9 to 12)", "15 (11 to 40)", "not measured", "3.0"]),
+        ([20.0, 30.0, 40.0], ["**3.0**", "10 (9 to 12)", "30 (20 to 40)", "not measured", "3.0", "3"]),
+        ([11.0, 15.0, 40.0], ["1.5, ranges overlap", "10 (9 to 12)", "15 (11 to 40)", "not measured", "3.0", "3"]),
         (
             [100.0, 100.0, 90.0],
             [
@@ -128,6 +129,7 @@ def peers(ours: list[float], theirs: list[float]) -> list[dict[str, Any]]:
                 "more than 100 (1 of 3 seeds reached it, the first after 90)",
                 "not measured",
                 "3.0",
+                "3",
             ],
         ),
     ],
@@ -139,7 +141,7 @@ def test_seconds_of_libraries_show_overlaps_missed_targets_and_what_was_not_meas
     monkeypatch.setattr(results, "figures", lambda name: {"runs": peers([9.0, 10.0, 12.0], theirs)})
     found = rows(first_screen.peers_seconds())
     assert found["DQN on CartPole-v1"] == expected
-    assert found["SAC on Pendulum-v1"] == ["", "not measured", "not measured", "not measured", ""]
+    assert found["SAC on Pendulum-v1"] == ["", "not measured", "not measured", "not measured", "", ""]
 
 
 def test_a_task_with_several_results_shows_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
