@@ -36,7 +36,8 @@ def test_image_layout_has_no_effect_without_images() -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_reports_settings_of_every_other_algorithm(algorithm: str) -> None:
     for other in ALGORITHMS:
-        found = in_vain(algorithm=algorithm, environment="Other-v0", **{other: {"discount": 0.123}})
+        given: dict[str, Any] = {other: {"discount": 0.123}}
+        found = in_vain(algorithm=algorithm, environment="Other-v0", **given)
         assert found == ({} if other == algorithm else {f"{other}.*": f"the algorithm is {algorithm}"})
 
 
