@@ -32,7 +32,7 @@ from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
 from actorq.text import return_text
 from actorq_apps.cli.display import numbers
 from actorq_apps.cli.display.display import display_of
-from actorq_apps.cli.display.hints import EpisodeHint, WaitHint
+from actorq_apps.cli.display.hints import with_hints
 from actorq_apps.cli.display.output import with_queued_output
 from actorq_apps.cli.display.report import print_result
 from actorq_apps.cli.display.view import RunView
@@ -123,12 +123,8 @@ def _train(
         earlier_summary = run.summary_written_ns()
         _log_to(run.log("launcher"))
         with display_of(RunView(str(run.root), config.environment, config.algorithm)) as display:
-            environments = config.actors * config.environments_per_actor
             shown: Observer = Newscast(display, run.root.absolute()) if train.news else display
-            observer: Observer = shown if spec.max_episode_steps else EpisodeHint(shown, environments)
-            # The learner of an on-policy run always waits for its next rollout. A program acts at its own pace.
-            if config.on_policy is None and not train.parent_acts:
-                observer = WaitHint(observer, fitted.updates_per_s)
+            observer = with_hints(shown, config, spec, fitted.updates_per_s, acts=not train.parent_acts)
             outcome = run_locally(
                 *(run, config, observer, train.resume, lock, train.actor_module, servers, begun),
                 acts=not train.parent_acts,

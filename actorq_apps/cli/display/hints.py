@@ -1,5 +1,7 @@
 """Hints for the user during a run."""
 
+from actorq.config.run_config import RunConfig
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import RunState, RunStatus
 from actorq_apps.local.observer import Observer, ProcessView
 
@@ -14,6 +16,16 @@ _LONG = 0.9
 # A run with less than this share of its forecast has missed it.
 _MET = 0.7
 _PACE = "--rate-limiter.samples-per-insert"
+
+
+def with_hints(
+    observer: Observer, config: RunConfig, spec: EnvironmentSpec, updates_per_s: float | None, *, acts: bool
+) -> Observer:
+    """The observer with the hints that suit the run. updates_per_s: the forecast. acts: whether the run has actors."""
+    if not spec.max_episode_steps:
+        observer = EpisodeHint(observer, config.actors * config.environments_per_actor)
+    # The learner of an on-policy run always waits for its next rollout. A program acts at its own pace.
+    return WaitHint(observer, updates_per_s) if config.on_policy is None and acts else observer
 
 
 class EpisodeHint:
@@ -110,7 +122,7 @@ class WaitHint:
             remedy = f"give more --actors or a higher {_PACE}; --preset auto chooses both"
             return f"the learner waits for data: {waits}; {remedy}"
         if actors >= _LONG:
-            remedy = f"more actors do not help; a lower {_PACE} does; --preset auto chooses it"
+            remedy = f"a lower {_PACE} makes fewer updates per step; --preset auto chooses it; more actors do not help"
             return f"the actors wait for the learner: {waits}; {remedy}"
         return ""
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from actorq.config.run_config import RunConfig
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import RunState, RunStatus, StorageStatus
-from actorq_apps.cli.display.hints import EpisodeHint, WaitHint
+from actorq_apps.cli.display.hints import EpisodeHint, WaitHint, with_hints
 from actorq_apps.local.observer import ProcessView
 from tests.actorq_apps.cli.display_parts import actor_status
 from tests.builders.run_status import run_status
@@ -78,7 +80,11 @@ def _events(*statuses: RunStatus, updates_per_s: float | None = None) -> list[st
     ("learner", "actors", "expected"),
     [
         (0.95, 0.0, "the learner waits for data: in 120 s the learner waited 95% of the time.*--actors"),
-        (0.0, 0.97, "the actors wait for the learner: .*the actors 97%; more actors do not help; a lower --rate"),
+        (
+            0.0,
+            0.97,
+            "the actors wait for the learner: .*the actors 97%; a lower --rate.*--preset auto.*more actors do not",
+        ),
     ],
 )
 def test_says_once_which_side_waits_for_long(learner: float, actors: float, expected: str) -> None:
@@ -109,3 +115,27 @@ def test_a_missed_forecast_is_an_event_with_both_rates_and_waits() -> None:
     (event,) = _events(*statuses, updates_per_s=100.0)
     assert re.match(r"slower than the forecast of --preset auto: 50 of 100 updates/s; .*40%.*10%", event)
     assert _events(*statuses, updates_per_s=60.0) == []
+
+
+VECTORS = ArraySpec((3,), "float32")
+ENDLESS = EnvironmentSpec("Endless-v0", VECTORS, ArraySpec((1,), "float32", (-1.0,), (1.0,)), ())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "limit", "acts", "hints"),
+    [
+        ("sac", 0, True, ["no episode", "the learner"]),
+        ("sac", 100, True, ["the learner"]),
+        ("sac", 0, False, ["no episode"]),
+        ("ppo", 0, True, ["no episode"]),
+    ],
+)
+def test_hints_suit_the_algorithm_the_environment_and_the_actors(
+    algorithm: str, limit: int, acts: bool, hints: list[str]
+) -> None:
+    recorder = Recorder()
+    config = RunConfig(environment="Endless-v0", algorithm=algorithm)
+    observer = with_hints(recorder, config, replace(ENDLESS, max_episode_steps=limit), None, acts=acts)
+    for seconds in (0.0, 120.0):
+        observer.status(replace(_after(seconds, 1.0), environment_steps=1_000_000))
+    assert [text[: len(hint)] for text, hint in zip(recorder.events, hints, strict=True)] == hints
