@@ -134,6 +134,7 @@ class XQCConfig(AlgorithmConfig):
     learning_rate_updates: PositiveInt = Field(100_000, description=_RATE_UPDATES)
     target_rate: Annotated[float, Field(gt=0, le=1)] = Field(0.01, description=_TARGET_RATE)
     policy_delay: PositiveInt = Field(2, description="critic updates per update of the policy")
+    unit_rows: bool = Field(True, description="divide each row of a hidden weight by its norm after each update")
     atoms: Annotated[Whole, Field(ge=2)] = Field(
         101, description="number of values of the critics' return distributions"
     )

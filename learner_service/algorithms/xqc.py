@@ -12,7 +12,7 @@ fixed values z. Q_j(s, a) = sum_k p_jk(s, a) z_k.
     theta^- <- tau theta + (1 - tau) theta^-
 
 L_Z is minimized first. L_pi and L_alpha are minimized in every `policy_delay`-th update, with the updated critics. Then
-the targets move. After each gradient step, every row of a hidden weight is divided by its norm.
+the targets move. After each gradient step, every row of a hidden weight is divided by its norm (`unit_rows`).
 
 Joint batch (CrossQ, arXiv 1902.05605): the critics see (s, a) and (s', a') as one batch, because both must be
 normalized alike. Only the first half has a loss, but gradients flow through the shared statistics. Unlike CrossQ, XQC
@@ -37,6 +37,7 @@ A transition's new priority is the mean of |E[y_i] - Q_j(s, a)|. Returns of n st
 of the steps in between.
 """
 
+import logging
 import math
 from functools import partial
 from typing import ClassVar
@@ -57,7 +58,9 @@ from learner_service.networks.normalized.mlp import plain_parameters
 from learner_service.networks.normalized.networks import NormalizedCritics, NormalizedPolicy, PlainCritics
 from learner_service.networks.observations import has_images, need_encoders
 from learner_service.quantization.fake_quantization import is_fake_quantized
-from learner_service.sparsity import Flops
+from learner_service.sparsity import Cost, Flops
+
+_log = logging.getLogger(__name__)
 
 # Bound of the values in their unit.
 _BOUND = 5.0
@@ -106,6 +109,7 @@ class XQC(GradientAlgorithm):
         self._pi.network.fold_into(self.policy)
         self._improve_critics = self.descent(self._z, self._critic_loss)
         self._improve_policy = self.descent(self._pi, self._policy_loss)
+        self._is_beyond_plan = False
         # Number of sampled actions for the entropies in between, in the last update.
         self._steps_between = settings.n_step - 1
 
@@ -117,27 +121,41 @@ class XQC(GradientAlgorithm):
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Update the critics, then policy and temperature if they are due, then the target critics."""
         settings, rows, between = self._settings, len(batch.weights), None
-        progress = self.updates / settings.learning_rate_updates
+        learning_rate = self._learning_rate()
         for each in (self._z, self._pi):
-            each.set_learning_rate(annealed(settings.learning_rate, settings.learning_rate_end, progress))
+            each.set_learning_rate(learning_rate)
         following = self.noise(rows)
         if "between_discounts" in batch:
             self._steps_between = batch.between_discounts.shape[1]
             between = self.noise(batch.between_discounts.numel())
         loss, errors, statistics = self._improve_critics(batch, following, between)
         self._z.network.follow(statistics)
-        self._z.network.project()
+        if settings.unit_rows:
+            self._z.network.project()
         self.updates += 1
         if self.updates % settings.policy_delay == 0:
             self._step_policy(batch.observations, self.noise(rows))
         self._z.move_target(settings.target_rate)
         return loss, errors
 
+    def _learning_rate(self) -> float:
+        """The step size of the next update. Logs one line when the run exceeds its planned updates."""
+        settings, planned = self._settings, self._settings.learning_rate_updates
+        if settings.learning_rate_end is not None and self.updates >= planned and not self._is_beyond_plan:
+            self._is_beyond_plan = True
+            _log.warning(
+                "xqc.learning_rate_updates: the run makes more than the planned %d updates; the step size stays at %g; "
+                "plan more updates for a longer run",
+                *(planned, settings.learning_rate_end),
+            )
+        return annealed(settings.learning_rate, settings.learning_rate_end, self.updates / planned)
+
     def _step_policy(self, observations: Tensor, noise: Tensor) -> None:
         self._z.network.fold_into(self._folded_z)
         policy_loss, statistics = self._improve_policy(observations, noise)
         self._pi.network.body.follow(statistics)
-        self._pi.network.body.project()
+        if self._settings.unit_rows:
+            self._pi.network.body.project()
         self._pi.network.fold_into(self.policy)
         self.report(policy_loss=policy_loss, temperature=self.temperature.alpha)
 
@@ -153,10 +171,11 @@ class XQC(GradientAlgorithm):
             soft = batch.returns if between is None else soft_returns(batch, self.policy, between, alpha)
             observations = torch.cat((batch.observations, batch.bootstrap_observations))
             actions = torch.cat((self.policy.scale.normalize(batch.actions), drawn))
-            logits, _ = self._z.target(observations, actions)
-            targets = self.targets(logits[:, rows:], soft, batch.bootstrap_discounts, alpha * log_probabilities)
-        logits, statistics = self._z.network(observations, actions)
-        logarithms = torch.log_softmax(logits[:, :rows], 2)
+            # The head computes only one half. The statistics need both.
+            logits, _ = self._z.target(observations, actions, slice(rows, None))
+            targets = self.targets(logits, soft, batch.bootstrap_discounts, alpha * log_probabilities)
+        logits, statistics = self._z.network(observations, actions, slice(rows))
+        logarithms = torch.log_softmax(logits, 2)
         cross_entropies = -(targets * logarithms).sum(2)
         with torch.no_grad():
             errors = self._unit * (targets @ values - logarithms.exp() @ values).abs().mean(0)
@@ -233,9 +252,11 @@ class XQC(GradientAlgorithm):
     def flops(self) -> Flops:
         """FLOPs of the targets with their entropies, of both critics on the joint batch, and of the policy's updates.
 
-        An update of the policy counts 1 / `policy_delay` times.
+        Heads compute half of the joint batch. An update of the policy counts 1 / `policy_delay` times.
         """
         actor, critics = self._pi.cost, self._z.cost
-        targets = (1 + self._steps_between) * actor + 2 * critics
+        head = 2.0 * (2 * self._settings.critic_sizes[-1] - 1) * self._settings.atoms
+        # In forward passes of one half of a joint batch: two of the target critics, six of the critics.
+        joint = 8 * critics + -4 * Cost(head, head)
         policy = (1 / self._settings.policy_delay) * (3 * actor + critics)
-        return Flops(action=actor, update=self.batch_size * (targets + 6 * critics + policy))
+        return Flops(action=actor, update=self.batch_size * ((1 + self._steps_between) * actor + joint + policy))

@@ -25,6 +25,7 @@ from learner_service.kernels.linear import Linear, keep_fp32
 # Both as in the published code of arXiv 2604.04539.
 MOMENTUM = 0.01
 EPSILON = 1e-5
+_ALL = slice(None)
 
 
 class NormalizedMLP(nn.Module):
@@ -32,8 +33,8 @@ class NormalizedMLP(nn.Module):
 
     sizes: inputs, and units of each hidden layer. outputs: of the head, which has a bias and no normalization.
     statistics: running mean and variance of all normalized values, float32[2, sum(sizes)]. Only `fold_into` reads them.
-    forward: float32[B, sizes[0]] -> outputs float32[B, outputs], and the statistics of this batch, float32[2,
-        sum(sizes)], without gradient. The variance has divisor B.
+    forward: float32[B, sizes[0]], and the rows that need outputs -> outputs float32[rows, outputs], and the statistics
+        of the whole batch, float32[2, sum(sizes)], without gradient. The variance has divisor B.
     """
 
     statistics: Tensor
@@ -53,7 +54,7 @@ class NormalizedMLP(nn.Module):
         total = sum(sizes)
         self.register_buffer("statistics", torch.stack((torch.zeros(total), torch.ones(total))))
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, rows: slice = _ALL) -> tuple[Tensor, Tensor]:
         """Return the outputs and the statistics."""
         y, mean, factor = _normalized(x, self.scales[0], None)
         means, factors = [mean], [factor]
@@ -66,7 +67,7 @@ class NormalizedMLP(nn.Module):
             # The operation returns 1 / sqrt(variance + epsilon).
             variances = torch.cat(factors).pow(-2).sub(EPSILON).clamp(min=0.0)
             statistics = torch.stack((torch.cat(means), variances))
-        return self.head(y), statistics
+        return self.head(y[rows]), statistics
 
     @torch.no_grad()
     def follow(self, statistics: Tensor) -> None:

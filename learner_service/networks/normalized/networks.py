@@ -38,8 +38,8 @@ class NormalizedPolicy(FeatureNetwork):
 class NormalizedCritics(FeatureNetwork):
     """Two critics that predict distributions of returns, normalized with the statistics of the batch.
 
-    forward: observations [B, *policy_observations] and actions float32[B, A] in [-1, 1]. Returns logits float32[2, B,
-        atoms] and each critic's statistics of the batch, float32[2, 2, values].
+    forward: observations [B, *policy_observations], actions float32[B, A] in [-1, 1], and the rows that need logits.
+        Returns logits float32[2, rows, atoms] and each critic's statistics of the batch, float32[2, 2, values].
     """
 
     def __init__(self, spec: EnvironmentSpec, hidden_sizes: Sequence[int], atoms: int, **given: Any) -> None:
@@ -47,10 +47,10 @@ class NormalizedCritics(FeatureNetwork):
         sizes = (self.inputs + math.prod(spec.actions.shape), *hidden_sizes)
         self.both = nn.ModuleList(NormalizedMLP(sizes, atoms) for _ in range(2))
 
-    def forward(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, observations: Tensor, actions: Tensor, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Return the logits and the statistics."""
         x = torch.cat((self.seen(observations), actions), 1)
-        logits, statistics = zip(*(critic(x) for critic in self.both), strict=True)
+        logits, statistics = zip(*(critic(x, rows) for critic in self.both), strict=True)
         return torch.stack(logits), torch.stack(statistics)
 
     @property

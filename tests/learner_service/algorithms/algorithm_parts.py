@@ -25,6 +25,8 @@ DEVICE = torch.device(os.environ.get("TEST_DEVICE", "cpu"))
 of_the_cpu = pytest.mark.skipif(DEVICE.type != "cpu", reason="is about the CPU")
 
 ALGORITHMS = ("dqn", "d4pg", "td3", "sac")
+# With those that support dense networks on vectors only.
+ALL_ALGORITHMS = (*ALGORITHMS, "xqc")
 BATCH = 32
 # The lowest return that D4PG's critic can express here, used to probe all algorithms.
 LOWEST = -10.0
@@ -50,12 +52,21 @@ _SECTIONS: dict[str, dict[str, Any]] = {
     "td3": {"hidden_sizes": (32, 32), "learning_rate": 3e-3, "target_rate": 0.05},
     # So little entropy that values and best actions are those of the rewards alone.
     "sac": {"hidden_sizes": (32, 32), "learning_rate": 3e-3, "target_rate": 0.05, "temperature": 1e-3},
+    "xqc": {
+        **{"policy_sizes": (32, 32), "critic_sizes": (32, 32), "learning_rate": 3e-3, "target_rate": 0.05},
+        **{"learning_rate_end": 1e-4, "learning_rate_updates": 8, "value_min": LOWEST, "value_max": 10.0},
+    },
 }
 
 
 def spec_of(name: str) -> EnvironmentSpec:
     """An environment that the algorithm can act in."""
     return DISCRETE if name == "dqn" else CONTINUOUS
+
+
+def hidden(name: str, *units: int) -> dict[str, Any]:
+    """The settings of an algorithm for the units of all hidden layers."""
+    return dict.fromkeys(("policy_sizes", "critic_sizes") if name in ("d4pg", "xqc") else ("hidden_sizes",), units)
 
 
 def make(name: str, spec: EnvironmentSpec | None = None, seed: int = 1, **changes: Any) -> Algorithm:

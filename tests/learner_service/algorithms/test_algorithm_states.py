@@ -1,17 +1,16 @@
 """What every algorithm keeps for a resumed run, and that nothing of it is lost."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
 from learner_service.policy.policy_graph import snapshot_parameters
 from tests.learner_service.algorithms.algorithm_parts import (
-    ALGORITHMS,
+    ALL_ALGORITHMS,
     BATCH,
     DEVICE,
     assert_equal_states,
+    hidden,
     make,
     ones,
     random_batch,
@@ -20,7 +19,7 @@ from tests.learner_service.algorithms.algorithm_parts import (
 )
 
 
-@pytest.fixture(params=ALGORITHMS)
+@pytest.fixture(params=ALL_ALGORITHMS)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -68,9 +67,8 @@ def test_a_state_from_before_the_first_update_can_be_restored(name: str) -> None
 
 def test_a_state_of_other_networks_is_refused(name: str) -> None:
     state = trained(make(name), spec_of(name)).state()
-    sizes: dict[str, Any] = {"policy_sizes": (8,), "critic_sizes": (8,)} if name == "d4pg" else {"hidden_sizes": (8,)}
     with pytest.raises((KeyError, RuntimeError)):
-        make(name, **sizes).load_state(state)
+        make(name, **hidden(name, 8)).load_state(state)
     with pytest.raises((KeyError, RuntimeError)):
         make(name).load_state({})
 
@@ -91,7 +89,7 @@ def test_the_same_seed_gives_the_same_networks_after_any_draws_of_torch(name: st
     assert any(not np.array_equal(mine[key], other[key]) for key in mine)
 
 
-@pytest.mark.parametrize("name", ["td3", "sac"])
+@pytest.mark.parametrize("name", ["td3", "sac", "xqc"])
 def test_a_state_of_another_device_kind_continues_with_other_noise(name: str) -> None:
     """A GPU's generator has 16 bytes of state, the CPU's has 5056, so it cannot continue the other's numbers."""
     original = trained(make(name), spec_of(name))

@@ -11,13 +11,21 @@ from learner_service.algorithms.base import is_on_policy
 from learner_service.policy.policy_graph import snapshot_parameters
 from tests.learner_service.algorithms import algorithm_parts as off_policy
 from tests.learner_service.algorithms import on_policy_parts as on_policy
-from tests.learner_service.algorithms.algorithm_parts import ALGORITHMS, BATCH, DISCRETE, ones, random_batch, spec_of
+from tests.learner_service.algorithms.algorithm_parts import (
+    ALL_ALGORITHMS,
+    BATCH,
+    DISCRETE,
+    hidden,
+    ones,
+    random_batch,
+    spec_of,
+)
 
 RLX2 = {"method": "rlx2", "actor": 0.5, "critic": 0.5, "period_updates": 3}
 
 
 def make(name: str, **changes: Any) -> Any:
-    return off_policy.make(name, **changes) if name in ALGORITHMS else on_policy.make(name, **changes)
+    return off_policy.make(name, **changes) if name in ALL_ALGORITHMS else on_policy.make(name, **changes)
 
 
 def trained(algorithm: Any, seed: int = 0) -> Any:
@@ -36,7 +44,7 @@ def weights(state: dict[str, Tensor], of_targets: bool) -> dict[str, Tensor]:
     return {name: value for name, value in state.items() if name.endswith(".parameters")}
 
 
-@pytest.fixture(params=[*ALGORITHMS, *on_policy.CLASSES])
+@pytest.fixture(params=[*ALL_ALGORITHMS, *on_policy.CLASSES])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -59,7 +67,7 @@ def test_target_networks_are_equal_to_the_networks(name: str) -> None:
     begun.begin_from(other.state())
     state = begun.state()
     pairs = {target: f"{online}.parameters" for online, target in begun.state_names.values() if target in state}
-    assert bool(pairs) == (name in ALGORITHMS)
+    assert bool(pairs) == (name in ALL_ALGORITHMS)
     assert all(torch.equal(state[target], state[online]) for target, online in pairs.items())
     if name == "dqn":
         assert not torch.equal(other.state()["target"], other.state()["online.parameters"])
@@ -94,9 +102,10 @@ def test_the_begun_algorithm_learns(name: str) -> None:
 
 
 def test_other_sizes_are_refused_with_both_numbers(name: str) -> None:
-    small: dict[str, Any] = {"policy_sizes": (8,), "critic_sizes": (8,)} if name == "d4pg" else {"hidden_sizes": (8,)}
     with pytest.raises(RuntimeError, match=r"expected \d+ saved parameters, got \d+"):
-        make(name, **small).begin_from(make(name).state())
+        make(name, **hidden(name, 8) if name in ALL_ALGORITHMS else {"hidden_sizes": (8,)}).begin_from(
+            make(name).state()
+        )
 
 
 def test_the_temperature_of_sac_comes_along() -> None:

@@ -16,10 +16,11 @@ from learner_service.algorithms.td3 import TD3
 from learner_service.batch import Batch
 from tests.learner_service.algorithms import on_policy_parts
 from tests.learner_service.algorithms.algorithm_parts import (
-    ALGORITHMS,
+    ALL_ALGORITHMS,
     CONTINUOUS,
     DISCRETE,
     assert_equal_states,
+    hidden,
     make,
     of_the_cpu,
     random_batch,
@@ -34,26 +35,26 @@ OTHER: dict[str, dict[str, Any]] = {
     # Of three updates the first two have their targets together, then the third one, in turn.
     "td3": {"policy_delay": 2, "target_noise": 0.0},
     "sac": {"temperature": None},
+    "xqc": {"temperature": 0.1, "policy_delay": 1, "unit_rows": False},
 }
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "normalized": {"normalize_observations": True},
     "windows": {"n_step": 3},
     "other settings": {},
-    "wide": {"hidden": 256, "batch_size": 160},
-    "bf16": {"hidden": 256, "batch_size": 160, "learner": {"precision": "bf16"}},
+    "wide": {"units": 256, "batch_size": 160},
+    "bf16": {"units": 256, "batch_size": 160, "learner": {"precision": "bf16"}},
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", ALL_ALGORITHMS)
 def test_recorded_updates_are_those_of_autograd(
     name: str, case: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = dict(OTHER[name] if case == "other settings" else CASES[case])
-    if hidden := changes.pop("hidden", None):
-        sizes = ("policy_sizes", "critic_sizes") if name == "d4pg" else ("hidden_sizes",)
-        changes |= dict.fromkeys(sizes, (hidden, hidden))
+    if units := changes.pop("units", None):
+        changes |= hidden(name, units, units)
     recorded, by_autograd = (make(name, **changes) for _ in range(2))
     assert isinstance(recorded, GradientAlgorithm)
     assert isinstance(by_autograd, GradientAlgorithm)
@@ -65,7 +66,7 @@ def test_recorded_updates_are_those_of_autograd(
     states = [recorded.state() for _ in range(2)]
     for updates in range(6):
         batch, weights = random_batch(rng, spec, size), rng.random(size, np.float32)
-        if name == "sac" and case == "windows":
+        if name in ("sac", "xqc") and case == "windows":
             batch = with_windows(rng, batch, 3)
         if updates == 4:
             # From here on nothing is differentiated.

@@ -1,7 +1,6 @@
 """torch's private operations give the results of their public forms, which replace them if torch lacks them."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from learner_service.kernels.torch_private import (
     plain_adam,
     plain_product,
 )
-from tests.learner_service.algorithms.algorithm_parts import ALGORITHMS, make, ones, random_batch, spec_of
+from tests.learner_service.algorithms.algorithm_parts import ALL_ALGORITHMS, hidden, make, ones, random_batch, spec_of
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -79,11 +78,8 @@ def test_products_agree(bias: Tensor | None, relu: bool) -> None:
 
 
 @pytest.mark.usefixtures("chosen_anew")
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", ALL_ALGORITHMS)
 def test_every_algorithm_learns_the_same_without_private_operations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: dict[str, Any] = dict.fromkeys(
-        ("policy_sizes", "critic_sizes") if name == "d4pg" else ("hidden_sizes",), (64, 64)
-    )
     batch = random_batch(np.random.default_rng(0), spec_of(name), 5 * 512)
     states = []
     for lacking in (False, True):
@@ -91,7 +87,7 @@ def test_every_algorithm_learns_the_same_without_private_operations(name: str, m
             monkeypatch.setattr(torch_private, "choose", lambda private, public, works: public)
             forget()
             assert torch_private.adam_step() is plain_adam
-        algorithm = make(name, batch_size=512, **sizes)
+        algorithm = make(name, batch_size=512, **hidden(name, 64, 64))
         losses = algorithm.update(batch, ones(5 * 512))
         states.append({**algorithm.state(), "priorities": torch.from_numpy(losses.priorities)})
     for key, value in states[1].items():
