@@ -105,11 +105,18 @@ def emit(graph: PolicyGraph, checkpoint: Checkpoint, scheme: str, options: Optio
 
 
 def fidelity_of(
-    graph: PolicyGraph, checkpoint: Checkpoint, emission: Emission, observations: Mapping[str, NDArray[Any]]
+    graph: PolicyGraph,
+    checkpoint: Checkpoint,
+    emission: Emission,
+    observations: Mapping[str, NDArray[Any]],
+    call_rows: int = 0,
 ) -> FidelityReport:
-    """Errors of an emitted model on these observations, as the quantizer measures them."""
+    """Errors of an emitted model on these observations, as the quantizer measures them.
+
+    call_rows: observations per call; 0 for all in one call.
+    """
     expected = Reference(Graph.parse(graph)).run(checkpoint.parameters, observations)
-    return measure(emission, expected, observations, graph.signature)
+    return measure(emission, expected, observations, graph.signature, call_rows)
 
 
 def as_policy(graph: PolicyGraph, checkpoint: Checkpoint, scheme: str, emission: Emission) -> Policy:

@@ -39,7 +39,7 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """ALGORITHM/ENVIRONMENT."""
+        """Usually ALGORITHM/ENVIRONMENT."""
 
 
 @dataclass(frozen=True)
@@ -191,11 +191,9 @@ def forget_incomplete(directory: Path) -> None:
         raise SystemExit(str(error)) from None
 
 
-def add_task_flag(parser: argparse.ArgumentParser) -> None:
-    """Add --task, with patterns for `chosen`."""
-    parser.add_argument(
-        "--task", action="append", metavar="PATTERN", help="ALGORITHM/ENVIRONMENT, shell patterns (default: *)"
-    )
+def add_task_flag(parser: argparse.ArgumentParser, form: str = "ALGORITHM/ENVIRONMENT") -> None:
+    """Add --task, with patterns for `chosen`. form: of the names."""
+    parser.add_argument("--task", action="append", metavar="PATTERN", help=f"{form}, shell patterns (default: *)")
 
 
 def chosen(tasks: Sequence[T], patterns: Sequence[str] | None, flag: str = "--task") -> list[T]:

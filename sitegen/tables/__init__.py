@@ -3,11 +3,25 @@
 from collections.abc import Callable
 from inspect import getmembers, isfunction
 
-from sitegen.tables import answers, environments, faults, libraries, on_policy, policies, runs, seeds, services, zoo
+from sitegen.tables import (
+    answers,
+    environments,
+    faults,
+    libraries,
+    normalized,
+    on_policy,
+    policies,
+    runs,
+    seeds,
+    services,
+    zoo,
+)
+
+_MODULES = (answers, environments, faults, libraries, normalized, on_policy, policies, runs, seeds, services, zoo)
 
 TABLES: dict[str, Callable[[], str]] = {
     name.replace("_", " "): made
-    for module in (answers, environments, faults, libraries, on_policy, policies, runs, seeds, services, zoo)
+    for module in _MODULES
     for name, made in getmembers(module, isfunction)
     if made.__module__ == module.__name__ and not name.startswith("_")
 }

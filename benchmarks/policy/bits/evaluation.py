@@ -49,7 +49,8 @@ class Evaluation:
         self._episodes = EvaluationEpisodes(environments, episodes)
         bounds = None if self.graph.signature.is_discrete else environments.spec.actions.bounds()
         plain = RoundedPolicy(self.graph, checkpoint.parameters, checkpoint.calibration, bounds)
-        calibration = self._observed(plain.model(Form()))
+        loaded = self._loaded(plain.model(Form()))
+        calibration = observed(self._episodes, loaded, self.graph, _RANGES_SEED)
         self._policy = RoundedPolicy(self.graph, checkpoint.parameters, calibration, bounds)
         self._known: dict[Form, float] = {}
 
@@ -68,25 +69,26 @@ class Evaluation:
         """Release the environments."""
         self._episodes.close()
 
-    def _observed(self, model: bytes) -> Batch:
-        """Observations of other episodes of a model, evenly spaced, with zeros for other inputs."""
-        policy, calls = self._loaded(model), list[NDArray[Any]]()
-        policy.on_observations = lambda _, observations: calls.append(observations.copy())
-        self._played(policy, _RANGES_SEED)
-        seen = np.concatenate(calls)
-        found: dict[str, NDArray[Any]] = {}
-        for port in self.graph.signature.inputs:
-            spec = self.graph.inputs[port.name]
-            observed = port.role is Role.OBSERVATION
-            found[port.name] = seen if observed else np.zeros((len(seen), *spec.shape), spec.dtype)
-        return evenly_spaced(found, _ROWS)
-
     def _loaded(self, model: bytes) -> OnnxPolicy:
         return self._episodes.load(as_policy(self.graph.source, self._checkpoint, FP32, Emission(model, ())))
 
     def _played(self, policy: OnnxPolicy, seed: int) -> float:
         """The mean return over the episodes of this seed."""
         return self._episodes.run(policy, seed, 1, Event()).mean_return
+
+
+def observed(episodes: EvaluationEpisodes, policy: OnnxPolicy, graph: Graph, seed: int) -> Batch:
+    """Observations of a policy in greedy episodes of this seed, evenly spaced, with zeros for other inputs."""
+    calls: list[NDArray[Any]] = []
+    policy.on_observations = lambda _, observations: calls.append(observations.copy())
+    episodes.run(policy, seed, 1, Event())
+    policy.on_observations = None
+    seen = np.concatenate(calls)
+    found: dict[str, NDArray[Any]] = {}
+    for port in graph.signature.inputs:
+        spec, is_observation = graph.inputs[port.name], port.role is Role.OBSERVATION
+        found[port.name] = seen if is_observation else np.zeros((len(seen), *spec.shape), spec.dtype)
+    return evenly_spaced(found, _ROWS)
 
 
 def evaluated(folder: Path, environment: str, episodes: int, bits: Iterable[int], since: int = 0) -> Mapping[str, Any]:

@@ -1,0 +1,1 @@
+"""XQC compared with SAC, and with XQC without one of its parts."""
