@@ -159,8 +159,10 @@ _OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
         "exploration": {"noise": 0.6, "correlation": 0.99, "random_steps": 0},
     },
     ("sac", "MountainCarContinuous"): _MOUNTAIN_CAR_CONTINUOUS,
+    ("xqc", "MountainCarContinuous"): _MOUNTAIN_CAR_CONTINUOUS,
     ("td3", "Box2D"): {"max_environment_steps": 500_000, "replay": {"capacity": 500_000}},
     ("sac", "Box2D"): {"max_environment_steps": 500_000, "replay": {"capacity": 500_000}},
+    ("xqc", "Box2D"): {"max_environment_steps": 500_000, "replay": {"capacity": 500_000}},
     **{("ppo", family): settings for family, settings in PPO_OF_FAMILY.items()},
     **{("impala", family): settings for family, settings in IMPALA_OF_FAMILY.items()},
 }

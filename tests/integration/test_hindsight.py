@@ -48,7 +48,7 @@ def test_bit_flipping_is_solved_with_default_hindsight(tmp_path: Path) -> None:
     assert evaluated.stdout.count("  failure") == evaluated.stdout.count(f"return -{BITS}.00  {BITS} steps  failure")
 
 
-@pytest.mark.parametrize("algorithm", ["sac", "td3", "d4pg"])
+@pytest.mark.parametrize("algorithm", ["sac", "td3", "d4pg", "xqc"])
 def test_algorithms_for_continuous_actions_learn_from_other_goals(tmp_path: Path, algorithm: str) -> None:
     run = _run(
         tmp_path / "run",

@@ -31,7 +31,7 @@ def config(
     return RunConfig.model_validate({**tree, **changes})
 
 
-@pytest.mark.parametrize("algorithm", ["td3", "sac", "my_package:Algorithm"])
+@pytest.mark.parametrize("algorithm", ["td3", "sac", "xqc", "my_package:Algorithm"])
 @pytest.mark.parametrize(
     ("method", "switch", "on"),
     [
@@ -72,7 +72,7 @@ def test_returns_may_have_more_steps_than_segments() -> None:
     assert config("dqn", dqn={"n_step": 9}).dqn.n_step == 9
 
 
-@pytest.mark.parametrize("algorithm", ["td3", "sac", "d4pg"])
+@pytest.mark.parametrize("algorithm", ["td3", "sac", "d4pg", "xqc"])
 @pytest.mark.parametrize(
     ("method", "switch", "on"),
     [("dense", None, False), ("set", None, False), ("rlx2", None, True), ("rlx2", False, False), ("dense", True, True)],

@@ -48,6 +48,7 @@ def test_reports_settings_of_every_other_algorithm(algorithm: str) -> None:
         ("d4pg", ["epsilon", "alpha"]),
         ("td3", ["epsilon", "alpha"]),
         ("sac", ["epsilon", "alpha", "noise"]),
+        ("xqc", ["epsilon", "alpha", "noise"]),
     ],
 )
 def test_reports_exploration_settings_that_the_algorithm_lacks(algorithm: str, told: list[str]) -> None:
@@ -112,9 +113,9 @@ def test_does_not_report_a_setting_with_an_effect() -> None:
 
 
 def test_presets_contain_no_setting_without_effect() -> None:
-    for algorithm in ("dqn", "d4pg", "td3", "sac", "ppo", "impala"):
+    for algorithm in ALGORITHMS:
         for family in FAMILIES:
             environment = family.patterns[0]
-            for name in ("standard", "data-rich"):
+            for name in ("standard", "data-rich", "auto"):
                 own = {"algorithm": algorithm, "environment": environment, **preset(algorithm, environment, name)}
                 assert in_vain(**own) == {}, (algorithm, environment, name)

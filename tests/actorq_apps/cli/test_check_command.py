@@ -88,7 +88,7 @@ def test_an_environment_is_tried_and_printed(capsys: pytest.CaptureFixture[str])
     printed = capsys.readouterr().out
     assert printed.splitlines()[0] == "Pendulum-v1"
     assert re.search("vector of 1 .* -2 to 2", printed)
-    assert "sac" in printed
+    assert "sac unless you choose: d4pg, td3, sac, xqc, ppo, impala; dqn: discrete only" in printed
 
 
 def test_the_figures_of_an_environment_are_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:

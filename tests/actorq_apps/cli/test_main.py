@@ -280,7 +280,8 @@ def test_warns_about_bits_of_training_that_no_kernel_computes(
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "environment"), [("dqn", "CartPole-v1"), ("ppo", "CartPole-v1"), ("sac", "Pendulum-v1")]
+    ("algorithm", "environment"),
+    [("dqn", "CartPole-v1"), ("ppo", "CartPole-v1"), ("sac", "Pendulum-v1"), ("xqc", "Pendulum-v1")],
 )
 def test_a_runs_own_file_causes_no_warning_about_settings(
     capsys: pytest.CaptureFixture[str], algorithm: str, environment: str

@@ -202,6 +202,13 @@ def test_the_configuration_is_that_of_the_run() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("algorithm", ["sac", "xqc"])
+def test_the_configuration_has_the_settings_of_the_runs_algorithm(algorithm: str) -> None:
+    run = training_run(environment="Pendulum-v1", algorithm=algorithm, config={algorithm: {"batch_size": 64}})
+    tree = yaml.safe_load(found(objects(run), "ConfigMap", "alpha-run-config")["data"]["config.yaml"])
+    assert (tree["algorithm"], tree[algorithm]) == (algorithm, {"batch_size": 64})
+
+
 def test_a_changed_setting_replaces_pods_and_a_changed_number_of_actors_does_not() -> None:
     templates = []
     changes: list[Object] = [{}, {"actors": {"replicas": 9}}, {"config": {"seed": 3}}]

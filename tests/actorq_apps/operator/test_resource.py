@@ -59,6 +59,7 @@ def test_a_run_is_read_from_its_object(name: str) -> None:
             r"spec\.config\.policy_export.*spec\.policyExport",
         ),
         ({"config": {"sed": 1}}, r"spec\.config.*'sed'.*'seed'"),
+        ({"algorithm": "xqc", "config": {"xqc": {"batch_size": 4}}}, r"xqc\.batch_size .* 8, .*statistics.* 4\b"),
         ({"config": {"seed": -1}}, r"spec\.config.*'seed'.* 0 .* -1"),
         (
             {"config": {"environment": "Pong"}},

@@ -27,6 +27,8 @@ def config_of(changes: Mapping[str, Any]) -> RunConfig:
         ("dqn.batch_size=16..60..16", IntDistribution(16, 48, step=16)),
         ("dqn.batch_size=log:16..256", IntDistribution(16, 256, log=True)),
         ("dqn.hidden_sizes=64,64|256,256", CategoricalDistribution(("64,64", "256,256"))),
+        ("xqc.learning_rate=log:1e-4..1e-2", FloatDistribution(1e-4, 1e-2, log=True)),
+        ("xqc.critic_sizes=64,64|256,256", CategoricalDistribution(("64,64", "256,256"))),
         ("dqn.double=true|false", CategoricalDistribution(("true", "false"))),
     ],
 )

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from actorq.config.algorithms import ALGORITHMS, XQCConfig
 from actorq.config.run_config import RunConfig
 from actorq.errors import UserError
 from benchmarks.hidden import is_hidden
@@ -35,8 +36,8 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
 
 
-def sink(folder: Path, patience_s: float = 150.0, **telemetry: str) -> ProcessSink:
-    config = RunConfig.model_validate({"telemetry": telemetry, "seed": 7})
+def sink(folder: Path, patience_s: float = 150.0, algorithm: str = "dqn", **telemetry: str) -> ProcessSink:
+    config = RunConfig.model_validate({"telemetry": telemetry, "seed": 7, "algorithm": algorithm})
     (made,) = process_sinks(config, RUN, folder, patience_s)
     return made
 
@@ -65,6 +66,17 @@ def test_mlflow_has_parameters_scalars_by_step_the_summary_and_the_end(tmp_path:
     assert (history[0].value, str(history[1].value)) == (0.5, "nan")
     assert run.data.metrics["summary/staleness/p50"] == 1.0
     assert run.data.tags["actorq.state"] == "solved"
+
+
+def test_mlflow_has_the_parameters_of_the_runs_algorithm_only(tmp_path: Path) -> None:
+    made = sink(tmp_path, algorithm="xqc", mlflow=mlflow_folder(tmp_path))
+    made.add({"training/temperature": 0.01}, 10, 100.0)
+    made.close(SUMMARY)
+    (run,) = mlflow_runs(mlflow_folder(tmp_path))
+    assert run.info.run_name == f"CartPole-v1 xqc {RUN[:8]}"
+    own = {name for name in run.data.params if name.partition(".")[0] in ALGORITHMS}
+    assert own == {f"xqc.{name}" for name in XQCConfig.model_fields}
+    assert run.data.metrics["training/temperature"] == 0.01
 
 
 def test_a_failed_run_has_failed_in_mlflow(tmp_path: Path) -> None:

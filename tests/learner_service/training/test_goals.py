@@ -21,7 +21,7 @@ def _config(**changes: Any) -> RunConfig:
     return RunConfig.model_validate({"environment": "Reach-v0", **changes})
 
 
-@pytest.mark.parametrize("algorithm", ["dqn", "d4pg", "td3", "sac"])
+@pytest.mark.parametrize("algorithm", ["dqn", "d4pg", "td3", "sac", "xqc"])
 def test_returns_have_one_step_with_goals_and_only_then(algorithm: str) -> None:
     config = _config(algorithm=algorithm)
     fitting = with_goals(config, CONTINUOUS)

@@ -26,6 +26,7 @@ from learner_service.training.checkpoint import LearnerState
 from learner_service.training.training import Training, build_training
 from tests.builders.identities import claimed
 from tests.builders.segments import without
+from tests.learner_service.algorithms.algorithm_parts import hidden
 from tests.learner_service.learner_parts import await_samples, store_segment
 
 ACTOR = Member("actor-0", "actor", 0, incarnation=1)
@@ -36,11 +37,13 @@ def settings(algorithm: str = "td3", dynamic: bool | None = True, **changes: Any
     """Both mechanisms are on: the oldest transitions are checked every 64 steps, and targets have 3 steps after 128
     steps.
     """
+    # With bounds, XQC does not scale rewards.
+    bounds = {"value_min": -10.0, "value_max": 10.0} if algorithm == "xqc" else {}
     tree: dict[str, Any] = {
         "algorithm": algorithm,
         "environment": "Arms-v0",
         "environments_per_actor": 2,
-        algorithm: {"hidden_sizes": (8,), "batch_size": 8} if algorithm in ("td3", "sac") else {},
+        algorithm: {} if algorithm == "d4pg" else {**hidden(algorithm, 8), "batch_size": 8, **bounds},
         "replay": {"capacity": 2_000, "min_size": 64, "prioritized": True},
         "rate_limiter": {"samples_per_insert": 4.0, "error_buffer": 512.0},
         "actor": {"segment_length": 4 if algorithm != "d4pg" else 5},
@@ -171,8 +174,8 @@ def test_the_trainer_checks_the_distance_when_it_is_due(build: Build) -> None:
     assert training.replay.total_transitions == 128
 
 
-@pytest.mark.parametrize("algorithm", ["td3", "sac"])
-def test_targets_become_longer_and_only_sac_is_given_windows(build: Build, algorithm: str) -> None:
+@pytest.mark.parametrize("algorithm", ["td3", "sac", "xqc"])
+def test_targets_become_longer_and_windows_are_for_entropies(build: Build, algorithm: str) -> None:
     training = build(settings(algorithm, dynamic=False), spec=ARMS)
     assert training.dynamic_capacity is None
     assert isinstance(training.replay, ReplayBuffer)
@@ -186,7 +189,7 @@ def test_targets_become_longer_and_only_sac_is_given_windows(build: Build, algor
     batch, _ = training.replay.draw(64)
     assert float(batch.returns.max()) == pytest.approx(1 + 0.99 + 0.99**2)
     assert training.multi_step_since == 128
-    assert ("between_discounts" in batch) == (algorithm == "sac")
+    assert ("between_discounts" in batch) == (algorithm in ("sac", "xqc"))
     training.trainer.start()
     await_samples(training.replay.limiter, 256)
     training.trainer.pause()

@@ -26,15 +26,15 @@ from quantizer_service.command import export
 from tests.builders.stored_policies import stored_run
 from tests.learner_service.algorithms import on_policy_parts
 from tests.learner_service.algorithms.algorithm_parts import (
-    ALGORITHMS,
+    ALL_ALGORITHMS,
     BOUNDED,
     DISCRETE,
+    hidden,
     make,
     random_batch,
     trained,
 )
 
-SIZES = dict.fromkeys(ALGORITHMS, (48, 48, 48))
 ROWS = 4
 # Of the range of the outputs. Activations of int4 are in 8 bits where ONNX Runtime multiplies, and in float32 in the
 # standard form.
@@ -47,7 +47,13 @@ Policy = tuple[RunDirectory, torch.nn.Module, EnvironmentSpec]
 
 @pytest.fixture(
     scope="module",
-    params=[*(f"{name} on vectors" for name in ALGORITHMS), "dqn on frames", "td3 sparse", "sac sparse", *ON_POLICY],
+    params=[
+        *(f"{name} on vectors" for name in ALL_ALGORITHMS),
+        "dqn on frames",
+        "td3 sparse",
+        "sac sparse",
+        *ON_POLICY,
+    ],
 )
 def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Policy:
     """A run of an algorithm, with its policy in the learner and its environment."""
@@ -57,11 +63,11 @@ def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     spec = DISCRETE if name == "dqn" else BOUNDED
     if kind == "on frames":
         spec = replace(spec, observations=ArraySpec((84, 84), "uint8"), frame_stack=4)
-    sizes: dict[str, Any] = {"policy_sizes" if name == "d4pg" else "hidden_sizes": SIZES[name]}
+    settings = hidden(name, 48, 48, 48)
     if kind == "sparse":
-        sizes["sparsity"] = {"method": "rlx2", "structured": True, "actor": 0.6, "critic": 0.5, "period_updates": 4}
+        settings["sparsity"] = {"method": "rlx2", "structured": True, "actor": 0.6, "critic": 0.5, "period_updates": 4}
     torch.manual_seed(0)
-    algorithm = make(name, spec, normalize_observations=kind != "on frames", **sizes)
+    algorithm = make(name, spec, normalize_observations=kind != "on frames", **settings)
     algorithm.normalize(np.array([1.0, -2.0, 3.0]), np.array([0.5, 2.0, 10.0]))
     trained(algorithm, spec)
     graph = export_policy_graph(algorithm.policy, spec, algorithm.takes_noise)
