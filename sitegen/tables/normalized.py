@@ -5,9 +5,8 @@ from dataclasses import astuple
 from statistics import median
 
 from benchmarks.statistics import Estimate
-from benchmarks.training.normalized.errors import SCHEMES
 from benchmarks.training.normalized.summary import PARTS, Run, cells, compared, median_error, return_after
-from benchmarks.training.normalized.systems import SAC, SYSTEMS
+from benchmarks.training.normalized.systems import SAC, SCHEMES, SYSTEMS
 from sitegen.markdown import number, percent, spread, table
 from sitegen.results import NOT_MEASURED, figures, newest_runs, of_module
 

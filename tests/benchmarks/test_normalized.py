@@ -11,16 +11,16 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import Checkpoint
 from actorq.process import Sources, argument_parser
 from benchmarks.training.normalized.__main__ import targets
-from benchmarks.training.normalized.errors import SCHEMES, errors_of
+from benchmarks.training.normalized.errors import errors_of
 from benchmarks.training.normalized.summary import cells, compared, return_after
-from benchmarks.training.normalized.systems import SYSTEMS, TASKS
+from benchmarks.training.normalized.systems import SCHEMES, SYSTEMS, TASKS
 from learner_service.policy.policy_graph import calibration_batch, export_policy_graph, snapshot_parameters
 from tests.builders.stored_policies import stored_run
 from tests.learner_service.algorithms.algorithm_parts import random_batch, trained
 from tests.learner_service.algorithms.xqc_reference import make_xqc
 
 TASK = "Walker2d-v5"
-CONDITIONS = {"commit": "c", "changes": None, "machine": {}}
+CONDITIONS: dict[str, Any] = {"commit": "c", "changes": None, "machine": {}}
 
 
 def run(system: str, mean_return: float, seed: int = 1, **more: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.training.normalized.errors import SCHEMES
+from benchmarks.training.normalized.systems import SCHEMES
 from sitegen import parts, results
 from sitegen.tables import TABLES, normalized
 

@@ -26,9 +26,9 @@ from actor_service.environments import make_environments
 from benchmarks.harness import Meaning, Target, run_benchmark, without_verdict
 from benchmarks.policy.bits.evaluation import random_return
 from benchmarks.runs import add_task_flag, cached, chosen, confirm, forget_incomplete, refusal, train
-from benchmarks.training.normalized.errors import SCHEMES, errors_of
+from benchmarks.training.normalized.errors import errors_of
 from benchmarks.training.normalized.summary import cells, compared, median_error
-from benchmarks.training.normalized.systems import SAC, SYSTEMS, TASKS, XQC, System, Task
+from benchmarks.training.normalized.systems import SAC, SCHEMES, SYSTEMS, TASKS, XQC, System, Task
 
 Run = dict[str, Any]
 

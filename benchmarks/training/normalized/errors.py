@@ -9,9 +9,9 @@ from actorq.domain.policy import FP32
 from actorq.quantization.graph import Graph
 from benchmarks.policies import as_policy, emit, fidelity_of
 from benchmarks.policy.bits.evaluation import observed
+from benchmarks.training.normalized.systems import SCHEMES
 from quantizer_service.store.reader import PolicyReader
 
-SCHEMES = ("int8", "int8-static", "int4")
 _SEED = 5_000
 # Observations per call, as in actors of the preset `auto`. The ranges of int8 cover the rows of a call.
 _ROWS = 16

@@ -40,4 +40,4 @@ def return_after(run: Run, part: float) -> float | None:
 
 def median_error(runs: Sequence[Run], scheme: str, kind: str) -> float:
     """The median over runs of the mean or largest error. kind: "mean" or "max"."""
-    return median(run["errors"][scheme][kind] for run in runs)
+    return median(float(run["errors"][scheme][kind]) for run in runs)

@@ -1,4 +1,4 @@
-"""The tasks and the systems that the benchmark compares."""
+"""The tasks, the systems and the schemes that the benchmark compares."""
 
 from dataclasses import dataclass
 
@@ -28,6 +28,8 @@ class System:
 
 TASKS = (Task("Pendulum-v1", 60.0), Task("HalfCheetah-v5"), Task("Walker2d-v5"))
 SAC, XQC = "sac", "xqc"
+# Those whose errors are measured.
+SCHEMES = ("int8", "int8-static", "int4")
 SYSTEMS = (
     System(SAC, "sac"),
     System(XQC, "xqc"),
