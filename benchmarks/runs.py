@@ -5,12 +5,13 @@ NAME.conditions.json, next to the folder of the run NAME, has the conditions at 
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -64,8 +65,10 @@ class Confirmation:
     scheme: str
 
 
-def train(directory: Path, flags: Sequence[str]) -> dict[str, Any]:
+def train(directory: Path, flags: Sequence[str], variables: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The run's summary, with its `conditions` and `command_s`, the seconds from the command's start to its exit.
+
+    variables: environment variables of the command, in addition to those of this process.
 
     A complete run in `directory` is not repeated. An interrupted run continues, unless `forget_incomplete` has removed
     it; command_s is then that of the last command. Raises SystemExit when the command fails, or when runs beside it
@@ -77,7 +80,7 @@ def train(directory: Path, flags: Sequence[str]) -> dict[str, Any]:
         begin(directory)
         started = time.monotonic()
         command = [sys.executable, *ACTORQ, "train", "--run-directory", str(directory), *flags, *resume]
-        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        process = subprocess.run(command, env=_with(variables), capture_output=True, text=True, check=False)
         if process.returncode not in _COMPLETE:
             raise SystemExit(f"actorq train failed with exit code {process.returncode}: {process.stderr.strip()}")
         seconds_file.write_text(json.dumps(round(time.monotonic() - started, 2)), encoding="utf-8")
@@ -131,8 +134,13 @@ def _named(number: int, run: dict[str, Any]) -> str:
     return f"run {number} ({' '.join([*parts, 'seed', str(run.get('seed', '?'))])})"
 
 
-def confirm(directory: Path, episodes: int, scheme: str = "") -> Confirmation:
-    """Evaluate the run's last policy on new episodes. scheme: its scheme; empty for the scheme of the actors."""
+def confirm(
+    directory: Path, episodes: int, scheme: str = "", variables: Mapping[str, str] | None = None
+) -> Confirmation:
+    """Evaluate the run's last policy on new episodes.
+
+    scheme: its scheme; empty for the scheme of the actors. variables: see `train`.
+    """
     command = [
         sys.executable,
         *ACTORQ,
@@ -144,12 +152,16 @@ def confirm(directory: Path, episodes: int, scheme: str = "") -> Confirmation:
         str(CONFIRMATION_SEED),
     ]
     command += ["--scheme", scheme] if scheme else []
-    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    process = subprocess.run(command, env=_with(variables), capture_output=True, text=True, check=True)
     mean = re.search(r"return mean (-?[0-9.,]+)", process.stdout)
     policy = re.search(r"^policy v\d+ ([\w-]+)(?:, in effect ([\w-]+))?", process.stdout, re.MULTILINE)
     assert mean is not None, process.stdout
     assert policy is not None, process.stdout
     return Confirmation(float(mean.group(1).replace(",", "")), episodes, policy.group(2) or policy.group(1))
+
+
+def _with(variables: Mapping[str, str] | None) -> dict[str, str]:
+    return {**os.environ, **(variables or {})}
 
 
 def actor_megabytes(summary: dict[str, Any]) -> list[float]:

@@ -29,7 +29,11 @@ ENVIRONMENTS = (
     "dm_control/cartpole-swingup",
     "dm_control/cheetah-run",
     "dm_control/finger-spin",
+    "dm_control/hopper-stand",
+    "dm_control/humanoid-stand",
+    "dm_control/humanoid-walk",
     "dm_control/reacher-easy",
+    "dm_control/reacher-hard",
     "dm_control/walker-stand",
 )
 _RESULT = Path(__file__).parents[1] / "results" / "random_returns.json"

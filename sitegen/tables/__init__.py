@@ -10,6 +10,7 @@ from sitegen.tables import (
     libraries,
     normalized,
     on_policy,
+    paper,
     policies,
     runs,
     seeds,
@@ -17,7 +18,7 @@ from sitegen.tables import (
     zoo,
 )
 
-_MODULES = (answers, environments, faults, libraries, normalized, on_policy, policies, runs, seeds, services, zoo)
+_MODULES = (answers, environments, faults, libraries, normalized, on_policy, paper, policies, runs, seeds, services, zoo)
 
 TABLES: dict[str, Callable[[], str]] = {
     name.replace("_", " "): made
