@@ -18,6 +18,7 @@ from actorq.domain.spaces import EnvironmentSpec
 from actorq.statefiles.crc import crc32
 from learner_service.algorithms.base import settings_of
 from learner_service.algorithms.trained import TrainedNetwork, below
+from learner_service.kernels.parameters import FlatParameters
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import feature_layers
 from learner_service.networks.precision import use_precision
@@ -63,6 +64,8 @@ class Trainable:
         self.updates = 0
         self.generator = torch.Generator(device).manual_seed(config.seed)
         self._config, self._spec, self._device = config, spec, device
+        # Copies of trained networks in another form. They have the same precision.
+        self.copies: list[FlatParameters] = []
         # All networks share one normalizer, so that their inputs always agree.
         normalizes = config.normalize_observations and spec.vector is not None
         self._normalizer = Normalizer(spec).to(device) if normalizes else None
@@ -71,7 +74,7 @@ class Trainable:
             torch.manual_seed(config.seed)
             self.make_networks(settings)
         vectors = [vector for network in self.networks.values() for vector in network.parameters]
-        self.precision = use_precision(config, self.batch_size, vectors)
+        self.precision = use_precision(config, self.batch_size, [*vectors, *self.copies])
 
     @abstractmethod
     def make_networks(self, settings: Any) -> None:

@@ -52,6 +52,7 @@ from learner_service.algorithms.gradient import GradientAlgorithm
 from learner_service.algorithms.sac import Temperature, soft_returns
 from learner_service.algorithms.trainable import annealed
 from learner_service.batch import Batch
+from learner_service.kernels.parameters import FlatParameters
 from learner_service.networks import GaussianPolicy, Support
 from learner_service.networks.continuous import sample_of
 from learner_service.networks.normalized.mlp import plain_parameters
@@ -105,7 +106,7 @@ class XQC(GradientAlgorithm):
         self.policy = GaussianPolicy(spec, settings.policy_sizes, normalizer).to(self._device)
         self.policy.requires_grad_(self._config.learner.quantization_aware_after is not None)
         self._folded_z = PlainCritics(spec, settings.critic_sizes, settings.atoms, normalizer=normalizer)
-        self._folded_z.to(self._device)
+        self.copies.append(FlatParameters(self._folded_z.to(self._device)))
         self._pi.network.fold_into(self.policy)
         self._improve_critics = self.descent(self._z, self._critic_loss)
         self._improve_policy = self.descent(self._pi, self._policy_loss)

@@ -59,15 +59,14 @@ class NormalizedMLP(nn.Module):
         y, mean, factor = _normalized(x, self.scales[0], None)
         means, factors = [mean], [factor]
         for layer, scale, shift in zip(self.layers, self.scales[1:], self.shifts, strict=True):
-            y, mean, factor = _normalized(layer(y), scale, shift)
-            y = y.relu()
+            y, mean, factor = _normalized(layer(y.relu() if len(means) > 1 else y), scale, shift)
             means.append(mean)
             factors.append(factor)
         with torch.no_grad():
             # The operation returns 1 / sqrt(variance + epsilon).
             variances = torch.cat(factors).pow(-2).sub(EPSILON).clamp(min=0.0)
             statistics = torch.stack((torch.cat(means), variances))
-        return self.head(y[rows]), statistics
+        return self.head(y[rows].relu()), statistics
 
     @torch.no_grad()
     def follow(self, statistics: Tensor) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from actorq.domain.spaces import ArraySpec
 from actorq.errors import UserError
+from learner_service.kernels.linear import Linear
 from learner_service.policy.policy_graph import snapshot_parameters
 from tests.learner_service.algorithms.algorithm_parts import (
     BATCH,
@@ -218,6 +219,18 @@ def test_the_replay_scales_rewards_unless_bounds_are_given() -> None:
         make_xqc(value_min=None)
     with pytest.raises(ValueError, match=r"xqc.value_min must be below xqc.value_max \(1\), got 2"):
         make_xqc(value_min=2.0, value_max=1.0)
+
+
+def test_folded_critics_have_the_precision_of_the_run() -> None:
+    batch, losses = random_batch(np.random.default_rng(0), CONTINUOUS, 160), []
+    for precision in ("fp32", "bf16"):
+        run = {"learner": {"precision": precision}}
+        xqc = make_xqc(run=run, critic_sizes=(256, 256), batch_size=160)
+        losses.append(xqc.update(batch, ones(160)).figures["policy_loss"])
+        wide = [layer for layer in xqc._folded_z.modules() if isinstance(layer, Linear) and layer.wide_weights()]
+        assert len(wide) == 2
+        assert all((layer.bf16_weight is not None) == (precision == "bf16") for layer in wide)
+    assert losses[0] != losses[1] == pytest.approx(losses[0], abs=0.02)
 
 
 def test_flops_count_the_joint_batch_and_the_delayed_policy() -> None:
