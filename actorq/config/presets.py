@@ -226,7 +226,7 @@ _MEASURED: dict[str, Any] = {
 _AUTO_OF_ALGORITHM: dict[str, dict[str, Any]] = {
     "td3": merged(_MEASURED, {"td3": {"target_rate": 0.02}}),
     "sac": merged(_MEASURED, {"sac": {"learning_rate": 1e-3, "target_rate": 0.02}}),
-    "xqc": merged(_MEASURED, {"xqc": {"learning_rate": 1e-3}}),
+    "xqc": merged(_MEASURED, {"xqc": {"learning_rate": 1e-3, "target_rate": 0.02}}),
 }
 # Robots that can fall need fewer updates with n-step returns. HalfCheetah, which cannot fall, needs more.
 _FALLING, _FALLING_N_STEP = ("Hopper-v*", "Walker2d-v*", "Ant-v*", "Humanoid-v*"), 3
