@@ -75,6 +75,11 @@ class ReplayConfig(Settings):
     importance_exponent_end: Fraction = Field(
         1.0, description="beta after max_environment_steps, reached linearly; 1 corrects the bias of the sampling fully"
     )
+    age_decay: PositiveInt | None = Field(
+        None,
+        description="transitions after which a stored transition is sampled a tenth as often as a new one; none: all "
+        "are equally likely; without replay.prioritized",
+    )
     clip_rewards: PositiveFloat | None = Field(
         None, description="rewards are clipped to [-value, value] for learning; none: no clipping"
     )

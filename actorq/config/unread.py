@@ -20,7 +20,7 @@ _QUEUE_ONLY = ("queue", "evaluation.sampled", f"{_GATE}max_mean_kl", f"{_GATE}ma
 _PRIORITIES = ("replay.priority_exponent", "replay.importance_exponent", "replay.importance_exponent_end")
 REPLAY_ONLY = (
     *("rate_limiter", "exploration", "multi_step_returns", "publication.period_updates", "hindsight"),
-    *("replay.prioritized", "replay.min_size", *_PRIORITIES),
+    *("replay.prioritized", "replay.min_size", "replay.age_decay", *_PRIORITIES),
     *(name for name in (*_DISCRETE, *_CONTINUOUS) if name.startswith(_GATE)),
 )
 _GAUSSIAN = tuple(f"{name}.{each}" for name in ON_POLICY for each in ("log_std", "squash"))
@@ -68,6 +68,7 @@ def _switched_off(run: RunConfig, spec: EnvironmentSpec) -> Iterator[tuple[str, 
         "observations are no images of three axes": (spec.image is None or spec.frame_stack > 1, ("image_layout",)),
         "the environment has no goals": (spec.goal is None, ("hindsight",)),
         "observations are images": (spec.image, ("normalize_observations", "dqn.hidden_sizes", *_HIDDEN)),
+        "replay.prioritized is on": (run.replay.prioritized, ("replay.age_decay",)),
         "replay.prioritized is off": (not run.replay.prioritized, _PRIORITIES),
         "dqn.learning_rate_end is none": (run.dqn.learning_rate_end is None, ("dqn.learning_rate_updates",)),
         "xqc.learning_rate_end is none": (run.xqc.learning_rate_end is None, ("xqc.learning_rate_updates",)),

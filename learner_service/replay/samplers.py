@@ -16,6 +16,8 @@ from learner_service.replay.sum_tree import SumTree
 # After 32 rounds almost all draws are done, even if only a quarter of the rows is valid.
 _REJECTION_ROUNDS = 32
 _EPSILON = np.float32(1e-6)
+# The weight of an old row beside that of the newest.
+_OLD = 0.1
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,16 @@ class Sampler(Protocol):
 
 
 class UniformSampler(Sampler):
-    """Draws every valid row with the same probability: draws live rows and rejects those that are not valid."""
+    """Draws valid rows, all with the same probability or newer ones more often. Draws live rows and rejects the others.
 
-    def __init__(self, store: ReplayStore, rng: np.random.Generator) -> None:
+    age_decay: rows after which a row's weight is 0.1; it is max(0.1, 1 - age / age_decay) with the age in rows
+        (WarpSAC, arXiv:2608.24479). None: all weights are 1. Importance weights do not correct for this.
+    """
+
+    def __init__(self, store: ReplayStore, rng: np.random.Generator, age_decay: int | None = None) -> None:
         self._store = store
         self._rng = rng
+        self._age_decay = age_decay
 
     def sample(self, batch: int) -> Sampled:
         """Draw `batch` rows, all weights 1. Raises ConflictError when the store has no valid row."""
@@ -79,7 +86,7 @@ class UniformSampler(Sampler):
         rows = np.empty(batch, np.int64)
         missing = np.arange(batch)
         for _ in range(_REJECTION_ROUNDS):
-            drawn = (self._rng.integers(length, size=len(missing)) + first) % store.capacity
+            drawn = (self._places(length, len(missing)) + first) % store.capacity
             rows[missing] = drawn
             missing = missing[store.flags[drawn] & VALID == 0]
             if not len(missing):
@@ -87,6 +94,20 @@ class UniformSampler(Sampler):
         else:
             rows[missing] = self._rng.choice(np.flatnonzero(store.flags & VALID), size=len(missing))
         return Sampled(rows, np.ones(batch, np.float32), store.generations[rows])
+
+    def _places(self, length: int, count: int) -> NDArray[np.int64]:
+        """Draw `count` of `length` places; the last is the newest."""
+        places = self._rng.integers(length, size=count)
+        if self._age_decay is not None:
+            # The weight is a constant for all rows and a triangle for the newest ones. Each part is drawn on its own.
+            base = (1 - _OLD) * self._age_decay
+            cut = max(0.0, 1 - length / base)
+            triangle = base * (1 - _OLD) / 2 * (1 - cut**2)
+            newer = self._rng.random(count) < triangle / (triangle + _OLD * length)
+            # The inverse of the triangle's distribution function, cut off at the oldest row.
+            ages = base * (1 - np.sqrt(1 - self._rng.random(int(newer.sum())) * (1 - cut**2)))
+            places[newer] = length - 1 - np.minimum(ages.astype(np.int64), length - 1)
+        return places
 
 
 class PrioritizedSampler(Sampler):

@@ -81,7 +81,7 @@ def open_buffer(
             config.max_environment_steps,
         )
         if replay.prioritized
-        else UniformSampler(store, rng)
+        else UniformSampler(store, rng, replay.age_decay)
     )
     pace = config.rate_limiter
     limiter = RateLimiter(pace.samples_per_insert, replay.min_size, pace.error_buffer, time.monotonic)

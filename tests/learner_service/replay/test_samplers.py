@@ -250,3 +250,15 @@ def test_invalid_priorities_are_refused_and_change_nothing(tmp_path: Path) -> No
     with pytest.raises(InvalidInputError, match=r"4 .*\[3\]"):
         sampler.update(sampled, np.ones(3, np.float32))
     np.testing.assert_array_equal(store.priorities, before)
+
+
+@pytest.mark.parametrize("age_decay", [20, 100, 1_000])
+def test_newer_rows_are_drawn_more_often(age_decay: int, tmp_path: Path) -> None:
+    store = ReplayStore.open(tmp_path, SPEC, 150)
+    sampler = UniformSampler(store, np.random.default_rng(3), age_decay)
+    _fill(store, sampler, range(17))
+    first, length = store.segments.extent()
+    ages = length - 1 - (np.arange(150) - first) % 150
+    weights = np.maximum(0.1, 1 - (ages + 0.5) / age_decay) * (store.flags & VALID != 0)
+    # The weight of the row in which the triangle ends is a mean over the row.
+    assert _chi_square(_frequencies(sampler, 150), weights / weights.sum()) < 1.5
