@@ -29,7 +29,8 @@ class CpuBudget:
     start. Thread-safe.
 
     Work that begins within the budget may exceed it. The next work waits until the budget covers the excess. Over T
-    seconds on C processors the process uses at most share * C * T + 0.5 s, plus the excess of its last work.
+    seconds on C processors the process uses at most share * C * T + 0.5 s, plus the excess of its last work, and plus
+    excused work.
 
     share: above 0, at most 1.
     processors: number of processors that the share counts.
@@ -48,11 +49,20 @@ class CpuBudget:
 
     def has_some(self) -> bool:
         """Whether some budget is left."""
+        return self._count(1.0) > 0
+
+    def excuse(self) -> None:
+        """Do not charge the CPU time since the last call of a method."""
+        self._count(0.0)
+
+    def _count(self, charged: float) -> float:
+        """Count the time since the last call. Returns the saved seconds. charged: the share that is charged."""
         with self._lock:
             now, spent = self.clock(), self.cpu_clock()
             (then, spent_before), self._seen = self._seen, (now, spent)
-            self._saved = min(_MOST_SAVED_S, self._saved + self._rate * (now - then)) - (spent - spent_before)
-            return self._saved > 0
+            earned = min(_MOST_SAVED_S, self._saved + self._rate * (now - then))
+            self._saved = earned - charged * (spent - spent_before)
+            return self._saved
 
 
 class Evaluator(Participant):
@@ -66,7 +76,7 @@ class Evaluator(Participant):
         run = membership.run
         self._sampling = run.evaluation_sampling
         budget = CpuBudget(run.evaluation_share, self._host.processors, cpu_clock=self._host.cpu_clock())
-        self._schedule = EvaluationSchedule.of(run, spec, budget.has_some)
+        self._schedule = EvaluationSchedule.of(run, spec, budget.has_some, budget.excuse)
 
     def _work(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
         run = membership.run

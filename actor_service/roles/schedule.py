@@ -19,11 +19,14 @@ class EvaluationSchedule:
 
     period_updates: least number of the learner's updates between two evaluated versions.
     affordable: whether there is CPU time for an evaluation. Ignored for wanted versions and near the target.
+    excuse: called after an evaluation near the target. Its CPU time is not charged, because otherwise a policy that
+        falls back from the target would not be evaluated for minutes.
     target: the score that ends the run, a mean return or a success rate; None if none does.
     """
 
     period_updates: int
     affordable: Callable[[], bool] = lambda: True
+    excuse: Callable[[], None] = lambda: None
     target: float | None = None
 
     def __post_init__(self) -> None:
@@ -36,10 +39,18 @@ class EvaluationSchedule:
         self._has_reached_target = False
 
     @classmethod
-    def of(cls, run: RunSpec, spec: EnvironmentSpec, affordable: Callable[[], bool]) -> "EvaluationSchedule":
+    def of(
+        cls,
+        run: RunSpec,
+        spec: EnvironmentSpec,
+        affordable: Callable[[], bool],
+        excuse: Callable[[], None] = lambda: None,
+    ) -> "EvaluationSchedule":
         """The schedule of a run. If the run has no target, the environment's target is used."""
         target = run.target_success if run.target_return is None else run.target_return
-        return cls(run.evaluation_period_updates, affordable, spec.reward_threshold if target is None else target)
+        return cls(
+            run.evaluation_period_updates, affordable, excuse, spec.reward_threshold if target is None else target
+        )
 
     def want(self, version: int) -> None:
         """Make this version, or the next newer one, due at once."""
@@ -63,6 +74,8 @@ class EvaluationSchedule:
 
         At the target, nothing is due until `try_again`, because the run should end.
         """
+        if self._is_near:
+            self.excuse()
         if score is None:
             return
         if self._first_score is None:

@@ -111,7 +111,6 @@ class SACConfig(AlgorithmConfig):
     hidden_sizes: LayerSizes = Field((256, 256), description="units of each hidden layer of policy and critics")
     learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy, critics and temperature")
     target_rate: Annotated[float, Field(gt=0, le=1)] = Field(0.005, description=_TARGET_RATE)
-    policy_delay: PositiveInt = Field(1, description="critic updates per update of policy and temperature")
     temperature: PositiveFloat | None = Field(
         None, description="weight alpha of the entropy; none: adjusted until the entropy reaches target_entropy"
     )

@@ -217,10 +217,11 @@ _DATA_RICH_OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
 # faster, as in DATA_RICH. Batches stay small: a return needs many updates more than exact gradients.
 _MEASURED: dict[str, Any] = {
     "actors": 1,
-    "environments_per_actor": 16,
+    # As many as the episodes of an evaluation, which then run all at once.
+    "environments_per_actor": 20,
     "max_environment_steps": 10_000_000,
     "rate_limiter": {"samples_per_insert": 16.0, "error_buffer": 8_192.0},
-    "evaluation": {"period_updates": 500},
+    "evaluation": {"episodes": 20, "period_updates": 500, "share": 0.1},
     "learner": {"precision": "auto"},
 }
 _AUTO_OF_ALGORITHM: dict[str, dict[str, Any]] = {

@@ -12,8 +12,7 @@ One update, for transitions i of a batch with importance weights w_i (algorithm 
     theta^- <- tau theta + (1 - tau) theta^-
 
 L_Q is minimized first. L_pi uses the updated critics. L_alpha has log alpha in place of the paper's alpha, as in the
-authors' code, so that alpha stays positive. The whole update uses alpha from before the update. With `policy_delay`
-above 1, only every `policy_delay`-th update changes phi and alpha, as in TD3 (arXiv 1802.09477, sec. 5.2).
+authors' code, so that alpha stays positive. The whole update uses alpha from before the update.
 
 m is n, or less where the episode ends or the next step is not stored. The bootstrap term and its entropy are absent
 past a terminal state. y_i is eq. 3 inserted into itself m - 1 times. With n > 1, each step in between adds the policy's
@@ -95,12 +94,7 @@ class SAC(GradientAlgorithm):
         target_entropy = float(-components) if settings.target_entropy is None else settings.target_entropy
         self.temperature = Temperature(settings.temperature, target_entropy, components).to(self._device)
         # One parameter vector for policy and temperature, because they are updated together.
-        self._pi = self.network(
-            *("actor", GaussianPolicy, sizes, rate),
-            has_target=False,
-            besides=(self.temperature,),
-            updates_per_step=settings.policy_delay,
-        )
+        self._pi = self.network("actor", GaussianPolicy, sizes, rate, has_target=False, besides=(self.temperature,))
         self._q = self.network("critic", TwinCritic, sizes, rate)
         self._loss = self.compiled(self._loss_of_drawn)
         self._improve_critics = self.descent(self._q, self._critic_loss)
@@ -109,18 +103,17 @@ class SAC(GradientAlgorithm):
         self._steps_between = settings.n_step - 1
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Update the critics, then policy and temperature if they are due, then the target critics."""
+        """Update the critics, then policy and temperature, then the target critics."""
         rows, between = len(batch.weights), None
         following = self.noise(rows)
         if "between_discounts" in batch:
             self._steps_between = batch.between_discounts.shape[1]
             between = self.noise(batch.between_discounts.numel())
         loss, errors = self._improve_critics(batch, following, between)
-        self.updates += 1
-        if self.updates % self._settings.policy_delay == 0:
-            (policy_loss,) = self._improve_policy(batch.observations, self.noise(rows))
-            self.report(policy_loss=policy_loss, temperature=self.temperature.alpha)
+        (policy_loss,) = self._improve_policy(batch.observations, self.noise(rows))
+        self.report(policy_loss=policy_loss, temperature=self.temperature.alpha)
         self._q.move_target(self._settings.target_rate)
+        self.updates += 1
         return loss, errors
 
     def _critic_loss(self, batch: Batch, following: Tensor, between: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -156,14 +149,10 @@ class SAC(GradientAlgorithm):
 
     @property
     def flops(self) -> Flops:
-        """FLOPs of the targets with their entropies, of both critics, and of the policy through both critics.
-
-        An update of the policy counts 1 / `policy_delay` times.
-        """
+        """FLOPs of the targets with their entropies, of both critics, and of the policy through both critics."""
         actor, critics = self._pi.cost, self._q.cost
         targets = (1 + self._steps_between) * actor + critics
-        policy = (1 / self._settings.policy_delay) * (3 * actor + critics)
-        return Flops(action=actor, update=self.batch_size * (targets + 3 * critics + policy))
+        return Flops(action=actor, update=self.batch_size * (targets + 3 * critics + 3 * actor + critics))
 
 
 def soft_returns(batch: Batch, policy: GaussianPolicy, noise: Tensor, alpha: Tensor) -> Tensor:

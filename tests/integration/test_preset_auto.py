@@ -86,8 +86,8 @@ def test_without_a_file_the_machine_is_measured(
     numbers = {"actors": 1, "rate_limiter": {"samples_per_insert": 256.0}}
     given = settings.build(RunConfig, config.model_dump(mode="json"), numbers)
     fitted = regime.fit_regime(given, numbers, None, None, is_measurable=True).config
-    # Four segments of 8 steps of 16 environments.
-    assert (fitted.rate_limiter.samples_per_insert, fitted.rate_limiter.error_buffer) == (256.0, 4 * 8 * 16 * 256.0)
+    # Four segments of 8 steps of 20 environments.
+    assert (fitted.rate_limiter.samples_per_insert, fitted.rate_limiter.error_buffer) == (256.0, 4 * 8 * 20 * 256.0)
     assert "nothing is measured" in capsys.readouterr().out
     # An environment in the caller's process.
     assert regime.fit_regime(config, {}, None, None, is_measurable=False) == regime.Fitted(config)

@@ -55,3 +55,14 @@ def test_waiting_saves_five_seconds_at_most() -> None:
     assert budget.has_some()
     machine.cpu_seconds = 5.1
     assert not budget.has_some()
+
+
+def test_excused_work_is_not_charged() -> None:
+    machine = Machine()
+    budget = machine.budget(0.05, processors=2)
+    assert budget.has_some()
+    machine.seconds, machine.cpu_seconds = 10.0, 10.0
+    budget.excuse()
+    assert budget.has_some()
+    machine.cpu_seconds = 20.0
+    assert not budget.has_some()

@@ -108,3 +108,12 @@ def test_a_target_success_is_compared_with_success_rates() -> None:
     for score, near in ((None, False), (0.0, False), (0.5, False), (0.8, True)):
         schedule.ended(score)
         assert schedule.is_due(version(3, 30)) is near
+
+
+def test_evaluations_that_begin_near_the_target_are_excused() -> None:
+    excused: list[None] = []
+    schedule = EvaluationSchedule(100, excuse=lambda: excused.append(None), target=100.0)
+    for number, (score, total) in enumerate([(0.0, 0), (50.0, 0), (85.0, 0), (60.0, 1), (90.0, 1), (95.0, 2)]):
+        schedule.begun(version(number + 1, 100 * number))
+        schedule.ended(score)
+        assert len(excused) == total

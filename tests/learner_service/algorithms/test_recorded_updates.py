@@ -34,7 +34,7 @@ OTHER: dict[str, dict[str, Any]] = {
     "d4pg": {"target_update_period": 2, "n_step": 3, "policy_delay": 2},
     # Of three updates the first two have their targets together, then the third one, in turn.
     "td3": {"policy_delay": 2, "target_noise": 0.0},
-    "sac": {"temperature": None, "policy_delay": 2},
+    "sac": {"temperature": None},
     "xqc": {"temperature": 0.1, "policy_delay": 1, "unit_rows": False},
 }
 CASES: dict[str, dict[str, Any]] = {

@@ -37,7 +37,7 @@ def make_sac(seed: int = 1, **changes: Any) -> SAC:
 class Reference:
     """Algorithm 1 of arXiv 1812.05905, in float64."""
 
-    def __init__(self, sac: SAC, target_entropy: float, delay: int) -> None:
+    def __init__(self, sac: SAC, target_entropy: float) -> None:
         policy = sac.state()["policy.parameters"]
         self.policy, self.log_alpha = _split(policy[:-1], _POLICY_SHAPES), policy[-1].double().clone()
         self.critic = _split(sac.state()["critic.parameters"], _CRITIC_SHAPES)
@@ -49,7 +49,6 @@ class Reference:
         ]
         self._generator = torch.Generator().manual_seed(1)
         self._target_entropy = target_entropy
-        self._delay, self._updates = delay, 0
 
     def update(self, batch: Batch, weights: Any) -> Tensor:
         observations, following, actions, returns, discounts = (
@@ -68,14 +67,12 @@ class Reference:
                 targets += alpha * self._entropies_between(batch)
         first, second = _q(observations, actions, self.critic)
         squares = 0.5 * ((targets - first).square() + (targets - second).square())
+        drawn, log_probabilities = self._sample(observations)
+        temperature_loss = -(self.log_alpha * (log_probabilities.detach() + self._target_entropy)).mean()
         _descend(self._adams[0], (torch.from_numpy(weights) * squares).mean())
-        self._updates += 1
-        if self._updates % self._delay == 0:
-            drawn, log_probabilities = self._sample(observations)
-            temperature_loss = -(self.log_alpha * (log_probabilities.detach() + self._target_entropy)).mean()
-            values = torch.minimum(*_q(observations, drawn, self.critic))
-            _descend(self._adams[1], (alpha * log_probabilities - values).mean())
-            _descend(self._adams[2], temperature_loss)
+        values = torch.minimum(*_q(observations, drawn, self.critic))
+        _descend(self._adams[1], (alpha * log_probabilities - values).mean())
+        _descend(self._adams[2], temperature_loss)
         for target, value in zip(self.target, self.critic, strict=True):
             target.copy_(RATE * value.detach() + (1 - RATE) * target)
         return 0.5 * ((targets - first).abs() + (targets - second).abs()).detach()
@@ -133,10 +130,10 @@ def _descend(adam: torch.optim.Optimizer, loss: Tensor) -> None:
 
 
 @pytest.mark.parametrize("target_entropy", [None, 0.7])
-@pytest.mark.parametrize(("n_step", "delay"), [(1, 1), (2, 1), (4, 2)])
-def test_updates_are_those_of_the_paper(target_entropy: float | None, n_step: int, delay: int) -> None:
-    sac, rng = make_sac(target_entropy=target_entropy, policy_delay=delay), np.random.default_rng(0)
-    reference = Reference(sac, -2.0 if target_entropy is None else target_entropy, delay)
+@pytest.mark.parametrize("n_step", [1, 2, 4])
+def test_updates_are_those_of_the_paper(target_entropy: float | None, n_step: int) -> None:
+    sac, rng = make_sac(target_entropy=target_entropy), np.random.default_rng(0)
+    reference = Reference(sac, -2.0 if target_entropy is None else target_entropy)
     for _ in range(5):
         batch, weights = random_batch(rng, CONTINUOUS, BATCH), rng.random(BATCH, np.float32)
         if n_step > 1:

@@ -91,7 +91,6 @@ def test_updates_of_each_algorithm_are_counted_by_their_passes() -> None:
     )
     gaussian = mlp(observations, 2 * actions)
     assert update("sac", hidden_sizes=(units,)) == 10 * (4 * gaussian + (2 + 6 + 2) * critic)
-    assert update("sac", hidden_sizes=(units,), policy_delay=2) == 10 * (2.5 * gaussian + (2 + 6 + 1) * critic)
     categorical = mlp(observations + actions, 51)
     sizes = {"policy_sizes": (units,), "critic_sizes": (units,)}
     assert update("d4pg", **sizes) == 10 * (4 * actor + 5 * categorical)
