@@ -18,7 +18,20 @@ from sitegen.tables import (
     zoo,
 )
 
-_MODULES = (answers, environments, faults, libraries, normalized, on_policy, paper, policies, runs, seeds, services, zoo)
+_MODULES = (
+    answers,
+    environments,
+    faults,
+    libraries,
+    normalized,
+    on_policy,
+    paper,
+    policies,
+    runs,
+    seeds,
+    services,
+    zoo,
+)
 
 TABLES: dict[str, Callable[[], str]] = {
     name.replace("_", " "): made

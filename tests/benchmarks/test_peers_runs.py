@@ -16,18 +16,21 @@ from actorq.domain.spaces import ArraySpec
 from benchmarks.libraries.peer_runs.schedule import EvaluationSchedule
 from benchmarks.libraries.peer_runs.stable_baselines3_settings import SETTINGS, STEPS, Settings
 from benchmarks.libraries.peer_runs.suite_task import SuiteTask
-from benchmarks.libraries.peers import actorq
+from benchmarks.libraries.peers import actorq, systems
 from benchmarks.libraries.peers.__main__ import make_runs, systems_of
 from benchmarks.libraries.peers.actorq import actorq_command, run_actorq
 from benchmarks.libraries.peers.process import run_tree
 from benchmarks.libraries.peers.systems import (
     ACTORQ,
+    ACTORQ_XQC,
     CROSSQ,
     LIBRARIES,
     MULTI_STEP,
+    OURS,
     RLLIB,
     STABLE_BASELINES,
     SYSTEMS,
+    run_system,
     settings_of,
 )
 from benchmarks.libraries.peers.tasks import TASKS, Task
@@ -39,15 +42,30 @@ WALKER = BY_NAME["sac/dm_control/walker-walk"]
 
 
 def test_a_system_without_settings_is_left_out_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    found = systems_of([CARTPOLE, CHEETAH, TD3], [RLLIB, CROSSQ, MULTI_STEP, ACTORQ, STABLE_BASELINES], False)
+    found = systems_of([CARTPOLE, CHEETAH, TD3], SYSTEMS[::-1], False)
     assert found == {
         CARTPOLE: [ACTORQ, STABLE_BASELINES, RLLIB],
         CHEETAH: list(SYSTEMS),
         TD3: [ACTORQ, STABLE_BASELINES, MULTI_STEP],
     }
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{CARTPOLE.name} {MULTI_STEP}: left out, because it has no settings for this task"
-    assert [line.split(":")[0].split()[1] for line in lines] == [MULTI_STEP, CROSSQ, CROSSQ, RLLIB]
+    assert lines[1] == f"{CARTPOLE.name} {MULTI_STEP}: left out, because it has no settings for this task"
+    assert [line.split(":")[0].split()[1] for line in lines] == [
+        *(ACTORQ_XQC, MULTI_STEP, CROSSQ),
+        *(ACTORQ_XQC, CROSSQ, RLLIB),
+    ]
+
+
+@pytest.mark.parametrize(("system", "algorithm"), [(ACTORQ, "sac"), (ACTORQ_XQC, "xqc")])
+def test_actorq_runs_a_task_of_sac_with_both_algorithms(
+    system: str, algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Task] = []
+    monkeypatch.setattr(systems, "run_actorq", lambda task, seed, folder: made.append(task) or {})
+    run_system(system, CHEETAH, 1, tmp_path / "run", None)
+    assert [(task.algorithm, task.environment, task.target) for task in made] == [
+        (algorithm, CHEETAH.environment, CHEETAH.target)
+    ]
 
 
 def test_a_task_without_any_system_is_left_out() -> None:
@@ -59,6 +77,7 @@ def test_a_task_without_any_system_is_left_out() -> None:
     [
         ([CROSSQ], False, "--systems: expected one with settings for td3/HalfCheetah-v5, got crossq"),
         ([MULTI_STEP], False, "--systems: expected actorq too"),
+        ([ACTORQ, ACTORQ_XQC], True, "--check: expected --systems with actorq and another one with settings for td3"),
         ([ACTORQ, CROSSQ], True, "--check: expected --systems with actorq and another one with settings for td3"),
     ],
 )
@@ -68,7 +87,7 @@ def test_systems_that_cannot_give_an_answer_are_refused(asked: list[str], is_che
 
 
 def test_all_settings_belong_to_a_task_of_their_algorithm_or_of_a_variant() -> None:
-    assert set(LIBRARIES) == set(SYSTEMS) - {ACTORQ}
+    assert set(LIBRARIES) == set(SYSTEMS) - set(OURS)
     for system, library in LIBRARIES.items():
         assert set(library.tasks) <= set(BY_NAME), system
     for system, settings in SETTINGS.items():

@@ -1,9 +1,9 @@
 """Seconds to a target return: ActorQ, Stable-Baselines3, CrossQ and Ray RLlib, on one machine, one run at a time.
 
-ActorQ runs `actorq train` with a preset and int8 actors. The other libraries run with their own tuned settings.
-stable-baselines3-n3 is Stable-Baselines3 with multi-step returns and with ActorQ's updates per step, those of the first
-seed's run. Each library has a virtual environment in --environments (benchmarks/libraries/peer_runs has settings and
-pinned versions). A system without settings for a task is left out.
+ActorQ runs `actorq train` with a preset and int8 actors. actorq-xqc does so with XQC, on tasks of SAC. The other
+libraries run with their own tuned settings. stable-baselines3-n3 is Stable-Baselines3 with multi-step returns and with
+ActorQ's updates per step, those of the first seed's run. Each library has a virtual environment in --environments
+(benchmarks/libraries/peer_runs has settings and pinned versions). A system without settings for a task is left out.
 
 An evaluation has 20 greedy episodes. It reaches the target if it is at least the target, and the next evaluation is at
 least 0.9 of the target (benchmarks.reached). The benchmark then ends the run. A run that misses the target counts as
@@ -32,7 +32,7 @@ from typing import Any
 
 from benchmarks.harness import Target, run_benchmark, without_verdict
 from benchmarks.libraries.peers.plot import plot
-from benchmarks.libraries.peers.systems import ACTORQ, MULTI_STEP, SYSTEMS, has_settings, run_system, settings_of
+from benchmarks.libraries.peers.systems import ACTORQ, MULTI_STEP, OURS, SYSTEMS, has_settings, run_system, settings_of
 from benchmarks.libraries.peers.table import line, table
 from benchmarks.libraries.peers.targets import MEANINGS, targets
 from benchmarks.libraries.peers.tasks import EPISODES, TASKS, Task
@@ -67,8 +67,10 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         if not 0.0 < arguments.limit_s < float("inf"):
             raise SystemExit(f"--limit-s: expected seconds above 0, got {arguments.limit_s:g}")
         tasks = [replace(task, limit_s=arguments.limit_s) for task in tasks]
-    if set(arguments.systems) != {ACTORQ} and not arguments.environments:
-        raise SystemExit("--environments: expected a folder to install the other libraries in, or --systems actorq")
+    if not set(arguments.systems) <= {*OURS} and not arguments.environments:
+        raise SystemExit(
+            f"--environments: expected a folder to install the other libraries in, or --systems {' '.join(OURS)}"
+        )
     systems = systems_of(tasks, arguments.systems, arguments.check)
     with tempfile.TemporaryDirectory() as nowhere:
         folder = arguments.directory or Path(nowhere)
@@ -96,7 +98,7 @@ def systems_of(tasks: Sequence[Task], asked: Sequence[str], is_checked: bool) ->
         own = [system for system in SYSTEMS if system in asked and has_settings(system, task)]
         if MULTI_STEP in own and ACTORQ not in own:
             raise SystemExit(f"--systems: expected {ACTORQ} too, because {MULTI_STEP} uses its updates per step")
-        if is_checked and (ACTORQ not in own or len(own) == 1):
+        if is_checked and (ACTORQ not in own or {*own} <= {*OURS}):
             raise SystemExit(
                 f"--check: expected --systems with {ACTORQ} and another one with settings for {task.name}, "
                 f"got {' '.join(asked)}"

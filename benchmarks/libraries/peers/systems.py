@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from actorq.config.presets import AUTO
 from benchmarks.libraries.peer_runs import rllib, stable_baselines3_settings
 from benchmarks.libraries.peer_runs.telling import told
 from benchmarks.libraries.peers.actorq import run_actorq
@@ -14,9 +15,12 @@ from benchmarks.libraries.peers.result import Evaluation, has_reached, measured,
 from benchmarks.libraries.peers.tasks import EPISODES, Task
 
 ACTORQ, STABLE_BASELINES, RLLIB = "actorq", "stable-baselines3", "rllib"
+# ActorQ with its small normalized SAC, on the tasks of SAC that measure the machine first.
+ACTORQ_XQC = "actorq-xqc"
+OURS = (ACTORQ, ACTORQ_XQC)
 # Stable-Baselines3 with multi-step returns and ActorQ's updates per step, and CrossQ of sb3-contrib.
 MULTI_STEP, CROSSQ = "stable-baselines3-n3", "crossq"
-SYSTEMS = (ACTORQ, STABLE_BASELINES, MULTI_STEP, CROSSQ, RLLIB)
+SYSTEMS = (ACTORQ, ACTORQ_XQC, STABLE_BASELINES, MULTI_STEP, CROSSQ, RLLIB)
 _ROOT = Path(__file__).parents[3]
 
 
@@ -41,13 +45,15 @@ LIBRARIES = {
 
 def has_settings(system: str, task: Task) -> bool:
     """Whether a system has settings for a task. ActorQ has presets for all tasks."""
+    if system == ACTORQ_XQC:
+        return task.algorithm == "sac" and task.preset == AUTO
     return system == ACTORQ or task.name in LIBRARIES[system].tasks
 
 
 def settings_of(system: str, task: Task, steps_per_update: int | None) -> dict[str, Any]:
     """What a stored run must have been made with."""
     found: dict[str, Any] = {**asdict(task), "episodes": EPISODES}
-    if system != ACTORQ:
+    if system not in OURS:
         found["pins"] = pins(LIBRARIES[system].environment)
     if system == MULTI_STEP:
         found["steps_per_update"] = steps_per_update
@@ -62,8 +68,8 @@ def run_system(
     steps_per_update: of MULTI_STEP.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if system == ACTORQ:
-        return run_actorq(task, seed, folder)
+    if system in OURS:
+        return run_actorq(task if system == ACTORQ else replace(task, algorithm="xqc"), seed, folder)
     assert environments is not None
     python = python_of(LIBRARIES[system].environment, environments)
     return _run_peer(system, task, seed, folder, python, steps_per_update)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import ONE_SEED, Meaning, Target, without_verdict
-from benchmarks.libraries.peers.systems import ACTORQ, RLLIB, STABLE_BASELINES, SYSTEMS
+from benchmarks.libraries.peers.systems import ACTORQ, OURS, RLLIB, STABLE_BASELINES, SYSTEMS
 from benchmarks.libraries.peers.tasks import CONTINUOUS, Task
 from benchmarks.statistics import Estimate, Scores, estimate
 
@@ -53,7 +53,7 @@ MEANINGS = (
 def targets(task: Task, runs: Sequence[Run]) -> list[Target]:
     """The targets of a task with runs of ActorQ and of at least one other library; none without them."""
     seconds = {system: [run["seconds"] for run in runs if run["system"] == system] for system in SYSTEMS}
-    others = [system for system in SYSTEMS if system != ACTORQ and seconds[system]]
+    others = [system for system in SYSTEMS if system not in OURS and seconds[system]]
     if not seconds[ACTORQ] or not others:
         return []
     ours = [run for run in runs if run["system"] == ACTORQ]
