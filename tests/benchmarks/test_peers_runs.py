@@ -3,6 +3,7 @@
 import json
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,9 @@ def test_a_system_without_settings_is_left_out_with_a_line(capsys: pytest.Captur
 def test_actorq_runs_a_task_of_sac_with_both_algorithms(
     system: str, algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[Task] = []
-    monkeypatch.setattr(systems, "run_actorq", lambda task, seed, folder: made.append(task) or {})
-    run_system(system, CHEETAH, 1, tmp_path / "run", None)
-    assert [(task.algorithm, task.environment, task.target) for task in made] == [
-        (algorithm, CHEETAH.environment, CHEETAH.target)
-    ]
+    monkeypatch.setattr(systems, "run_actorq", lambda task, seed, folder: {"task": task})
+    made = run_system(system, CHEETAH, 1, tmp_path / "run", None)
+    assert made == {"task": replace(CHEETAH, algorithm=algorithm)}
 
 
 def test_a_task_without_any_system_is_left_out() -> None:
