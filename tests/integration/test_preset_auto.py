@@ -55,7 +55,7 @@ def test_a_run_has_the_chosen_regime_and_prints_it_with_a_forecast(profile: Path
     assert (f"{limiter['samples_per_insert']:g}", str(written["actors"])) == said.groups()
     assert 0.5 <= limiter["samples_per_insert"] <= 32.0
     # A resumed run keeps its regime.
-    more = ("--resume", "--max-environment-steps", "900")
+    more = ("--resume", "--max-environment-steps", "2000")
     again = command("train", "--run-directory", str(tmp_path / "run"), *more)
     assert again.returncode == 3, again.stderr
     assert "regime" not in again.stdout
@@ -115,9 +115,9 @@ def test_figures_of_another_run_are_refused(
 
 
 def test_figures_of_other_numbers_of_environments_are_refused(profile: Path, tmp_path: Path) -> None:
-    result = train(tmp_path / "run", "--profile", str(profile), "--environments-per-actor", "5")
+    result = train(tmp_path / "run", "--profile", str(profile), "--environments-per-actor", "7")
     assert result.returncode == 2
-    assert "expected figures of 5 environments per actor, got 4, 16, 64" in result.stderr
+    assert "expected figures of 7 environments per actor, got 5, 20, 80" in result.stderr
 
 
 def test_a_profile_needs_the_preset_and_a_readable_file(tmp_path: Path) -> None:
