@@ -84,7 +84,13 @@ class _Acting:
     """An actor's loop in `count` environments, without its uploader."""
 
     def __init__(
-        self, config: RunConfig, spec: EnvironmentSpec, count: int, random_steps: int = 0, sampling: Sampling = ""
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        count: int,
+        random_steps: int = 0,
+        sampling: Sampling = "",
+        state_size: int = 0,
     ) -> None:
         self.environments: Environments = make_environments(
             config.environment, count, config.environment_backend, config.environment_arguments
@@ -96,7 +102,10 @@ class _Acting:
             spec, count, config.actor.segment_length, config.actor.max_segment_bytes, columns
         )
         self._collector = SegmentCollector(
-            self.environments, PolicyTurns(self.slot), explore, self.length, seed=config.seed, columns=columns
+            *(self.environments, PolicyTurns(self.slot), explore, self.length),
+            seed=config.seed,
+            columns=columns,
+            state_size=state_size,
         )
         self._never = threading.Event()
 
@@ -122,6 +131,7 @@ def _behavior(
 class _NoPolicy:
     """Replaces the policy while all actions are uniformly random. The loop never calls it."""
 
+    state_size = 0
     descriptor = PolicyDescriptor(
         *("profile", 1, 0, FP32, b"", 0, 0, 0.0), FidelityReport(0, 0.0, 0.0, 0.0, 0.0, None, ())
     )
@@ -194,7 +204,7 @@ def _measure_count(
             dropped[scheme] = str(error)
     if not loaded:
         raise UserError(f"actors cannot act with this policy: {next(iter(dropped.values()))}")
-    acting = _Acting(config, spec, count, sampling=sampling)
+    acting = _Acting(config, spec, count, sampling=sampling, state_size=config.memory.state_size)
     random = _behavior(config, spec, count, random_steps=10**9)
     first = next(iter(loaded.values()))
     actions = [random(first, np.empty(0)).copy() for _ in range(64)]

@@ -190,7 +190,7 @@ class Sources:
         files: dict[type[Settings], dict[str, Any]] = {RunConfig: tree, **dict(zip(of_process, shared, strict=True))}
         given = {
             model: settings.merged(
-                files[model],
+                settings.in_full(model, files[model]),
                 settings.from_environment(model, os.environ),
                 settings.from_flags(model, namespace),
             )

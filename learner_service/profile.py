@@ -14,6 +14,7 @@ from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.leaves import OBSERVATIONS
+from actorq.domain.memory import state_column
 from actorq.domain.policy import CALIBRATION_PREFIX
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Segment
@@ -72,15 +73,13 @@ def measure(order: Order) -> dict[str, Any]:
     algorithm, segments = training.algorithm, order.folder.segments()
     size = algorithm.rollout_size if is_on_policy(algorithm) else None
     if size is not None:
-        segments = [_as_drawn(segment, training.spec) for segment in segments]
+        segments = [_as_drawn(segment, training.spec, config.memory.state_size) for segment in segments]
     filling = _Filling(training, segments, config.actors)
     filling.insert(size or min(_STORED, training.replay.capacity // 2))
-    calibration = calibration_batch(
-        training.replay.newest_observations(config.publication.calibration_size),
-        training.spec,
-        takes_noise(algorithm),
-        config.seed,
-    )
+    observed = training.replay.newest_observations(config.publication.calibration_size)
+    state_size = config.memory.state_size
+    states = np.zeros((len(observed), state_size), np.float32) if state_size else None
+    calibration = calibration_batch(observed, training.spec, takes_noise(algorithm), config.seed, states)
     tensors = {
         **snapshot_parameters(algorithm.policy),
         **{CALIBRATION_PREFIX + name: batch for name, batch in calibration.items()},
@@ -146,8 +145,8 @@ class _Filling:
         return transitions
 
 
-def _as_drawn(segment: Segment, spec: EnvironmentSpec) -> Segment:
-    """A segment of uniformly random actions in an on-policy run's form: with their probabilities."""
+def _as_drawn(segment: Segment, spec: EnvironmentSpec, state_size: int) -> Segment:
+    """A segment of uniformly random actions in an on-policy run's form: with their probabilities, and states of 0."""
     if spec.sizes:
         actions, logarithm = segment.actions, -math.log(spec.acting_size)
     else:
@@ -155,7 +154,9 @@ def _as_drawn(segment: Segment, spec: EnvironmentSpec) -> Segment:
         # Uniform in [-1, 1], in units of half the range.
         actions = (np.asarray(segment.actions, np.float32) - (high / 2 + low / 2)) / (high / 2 - low / 2)
         logarithm = -math.log(2.0) * low.size
-    return segment.with_columns(actions=actions, log_probabilities=np.full_like(segment.rewards, logarithm))
+    states = {state_column(state_size): np.zeros((segment.environments, state_size), np.float32)} if state_size else {}
+    logarithms = np.full_like(segment.rewards, logarithm)
+    return segment.with_columns(actions=actions, log_probabilities=logarithms, **states)
 
 
 def _measured(windows: Iterator[_Window], seconds: float) -> list[_Window]:

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.acting.frame_stack import FrameStack
+from actor_service.acting.memory import PolicyStates
 from actor_service.acting.turns import PolicyTurns
 from actor_service.counts import ActorCounts
 from actor_service.environments import Environments, Fault
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.columns import Per, columns_of
+from actorq.domain.memory import state_column
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Episode, PolicySpan, Segment
 
@@ -56,6 +58,7 @@ class SegmentCollector:
     columns: the columns of `explore` (see `BehaviorPolicy`), copied into the segments.
     sampled: end a segment before the loop waits for a newer policy, because the learner may need its steps for that
         policy.
+    state_size: numbers in the state of a policy with memory; 0 without memory.
     """
 
     environments: Environments
@@ -67,6 +70,7 @@ class SegmentCollector:
     watched: AbstractContextManager[Any] = field(default_factory=nullcontext)
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     sampled: bool = False
+    state_size: int = 0
 
     def __post_init__(self) -> None:
         self._spec, environments = self.environments.spec, self.environments
@@ -74,6 +78,7 @@ class SegmentCollector:
         self._further = {name: values for name, values in self.columns.items() if name != "actions"}
         self._step_columns = [each for each in columns_of(self._spec, self.columns) if each.per is Per.STEP]
         self._stack = FrameStack(self._spec, environments.count)
+        self._states = PolicyStates(environments.count, self.state_size) if self.state_size else None
         self._context_rows = self._spec.frame_stack - 1
         with self.watched:
             self._observations = environments.reset(self.seed)
@@ -96,7 +101,7 @@ class SegmentCollector:
         """The next segment or None, and whether failures left it without a valid row. (None, False) without a step."""
         length, before = self.segment_length, self._context_rows
         environments, explore, watched = self.environments, self.explore, self.watched
-        turns, acting, drawn = self.turns, None, self._drawn
+        turns, acting, drawn, states = self.turns, None, self._drawn, self._states
         arrays, observations = self._new_arrays(), self._new_observations()
         further = [(arrays[name], values) for name, values in self._further.items()]
         actions, rewards, valid = arrays["actions"], arrays["rewards"], arrays["valid"]
@@ -104,7 +109,9 @@ class SegmentCollector:
         spans: list[PolicySpan] = []
         episodes: tuple[Episode, ...] = ()
         failed = False
-        ages = np.minimum(environments.lengths, _OLDEST).astype(np.uint8)
+        of_segment: dict[str, NDArray[Any]] = {"ages": np.minimum(environments.lengths, _OLDEST).astype(np.uint8)}
+        if states is not None:
+            of_segment[state_column(self.state_size)] = states.values.copy()
         steps = 0
         while steps < length:
             # The learner may need these steps for the newer policy, so the segment ends before the wait.
@@ -113,6 +120,8 @@ class SegmentCollector:
             policy = turns.next(stop)
             if policy is None:
                 break
+            if states is not None:
+                states.give(policy)
             chosen = explore(policy, self._seen)
             actions[steps] = chosen if drawn is None else drawn
             for array, values in further:
@@ -122,6 +131,9 @@ class SegmentCollector:
                 acting = policy
             with watched:
                 step = environments.step(actions[steps] if drawn is None else chosen)
+            if states is not None:
+                states.take(policy)
+                states.begin(environments.lengths)
             self._seen = self._stack.push(step.observations, environments.lengths)
             rewards[steps], terminated[steps], truncated[steps] = step.rewards, step.terminated, step.truncated
             valid[steps] = step.valid
@@ -141,7 +153,7 @@ class SegmentCollector:
         columns = {
             "observations": observations[: before + steps + 1],
             **{name: array[:steps] for name, array in arrays.items()},
-            "ages": ages,
+            **of_segment,
         }
         return self._segment(columns, spans, episodes), False
 

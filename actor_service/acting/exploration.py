@@ -35,6 +35,9 @@ class NoisyBehavior(BehaviorPolicy):
         """Actions [N, *action]. The next call overwrites the array."""
         if self._random_steps > 0:
             self._random_steps -= 1
+            if policy.state_size:
+                # The state goes on, as if the policy had acted.
+                policy(observations)
             return self._random_actions(observations)
         self._drawn += 1
         if self._drawn >= STEPS_DRAWN:

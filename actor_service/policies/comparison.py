@@ -61,11 +61,14 @@ class Comparison:
 
 
 def compare(
-    quantized: OnnxPolicy, reference: OnnxPolicy, batches: Sequence[NDArray[Any]], discrete: bool
+    quantized: OnnxPolicy,
+    reference: OnnxPolicy,
+    batches: Sequence[NDArray[Any]],
+    discrete: bool,
+    states: Sequence[NDArray[np.float32]] = (),
 ) -> Comparison:
-    """Run both policies on batches of observations."""
-    outputs = np.stack([quantized(batch).copy() for batch in batches])
-    expected = np.stack([reference(batch).copy() for batch in batches])
+    """Run both policies on batches of observations, and on the states before them for policies with memory."""
+    outputs, expected = (_outputs(policy, batches, states) for policy in (quantized, reference))
     report = quantized.descriptor.fidelity
     error = float(np.abs(outputs - expected).mean()) / _range(report, expected)
     if not error <= _LARGEST_ERROR:
@@ -73,6 +76,17 @@ def compare(
     agreement = float((outputs.argmax(-1) == expected.argmax(-1)).mean()) if discrete else None
     scheme = quantized.descriptor.scheme
     return Comparison(scheme, error, report.relative_mean_error, agreement, report.argmax_agreement)
+
+
+def _outputs(
+    policy: OnnxPolicy, batches: Sequence[NDArray[Any]], states: Sequence[NDArray[np.float32]]
+) -> NDArray[np.float32]:
+    found = []
+    for number, batch in enumerate(batches):
+        if states:
+            np.copyto(policy.state, states[number])
+        found.append(policy(batch).copy())
+    return np.stack(found)
 
 
 def _range(report: FidelityReport, expected: NDArray[np.float32]) -> float:
@@ -105,6 +119,7 @@ class PolicyCheck:
         self._lock = threading.Lock()
         self._graph_digest: bytes | None = None
         self._batches: list[NDArray[Any]] = []
+        self._states: list[NDArray[np.float32]] = []
         self._compared: set[str] = set()
         self._failed_version = 0
 
@@ -113,7 +128,7 @@ class PolicyCheck:
         with self._lock:
             if policy.descriptor.graph_digest != self._graph_digest:
                 self._graph_digest = policy.descriptor.graph_digest
-                self._batches, self._compared = [], set()
+                self._batches, self._states, self._compared = [], [], set()
             if not self._enough():
                 policy.on_observations = self._observe
         return policy
@@ -143,8 +158,8 @@ class PolicyCheck:
                 raise ConflictError(f"the newest version {quantized.descriptor.version} does not fit a comparison")
             reference = client.get(FP32, quantized.descriptor.version)
             with self._lock:
-                batches = list(self._batches)
-            comparison = compare(self.load(quantized), self.load(reference), batches, self.discrete)
+                batches, states = list(self._batches), list(self._states)
+            comparison = compare(self.load(quantized), self.load(reference), batches, self.discrete, states)
         except ActorQError as error:
             _log.info("%s version %d was not compared with fp32: %s", due.scheme, due.version, error)
             with self._lock:
@@ -162,6 +177,8 @@ class PolicyCheck:
         with self._lock:
             if not self._enough():
                 self._batches.append(observations.copy())
+                if policy.state_size:
+                    self._states.append(policy.state.copy())
             enough = self._enough()
         if enough:
             policy.on_observations = None

@@ -20,10 +20,15 @@ class OnnxPolicy:
     """Runs a policy on batches of exactly `batch` observations. Not thread-safe: one loop owns it.
 
     takes_noise: whether the policy has standard normal noise as an input.
+    state_size: numbers in the state of a recurrent policy; 0 without memory.
+    state, next_state: float32[batch, state_size], the input of the next call and the output of the last call. Callers
+        write `state` before each call; it is zero until then.
     outputs: the last call's results by role, float32[batch, ...], for the acting output and the roles in `needs`. The
         next call overwrites them.
     on_observations: called with this policy and the observations of each call; None for no callback.
     """
+
+    state_size = 0
 
     def __init__(
         self, policy: Policy, observations: ArraySpec, batch: int, actions: int = 0, needs: Collection[str] = ()
@@ -36,7 +41,7 @@ class OnnxPolicy:
             must be the acting output. Without noise, the actions are greedy.
 
         Raises InvalidInputError when the model is invalid or its inputs or outputs do not fit. The inputs are the
-        observations, alone or with noise. Other outputs are not computed.
+        observations, alone or with noise and a state. Other outputs are not computed.
         """
         self.descriptor: PolicyDescriptor = policy.descriptor
         self.on_observations: Callable[[OnnxPolicy, NDArray[Any]], None] | None = None
@@ -81,19 +86,26 @@ class OnnxPolicy:
         """Bind the model's inputs and acting output to buffers."""
         self._signature = signature_of_session(self._session)
         ports = self._signature.inputs
-        others = {port.name for port in ports if port.role is not Role.NOISE}
+        others = {port.name for port in ports if port.role not in (Role.NOISE, Role.STATE)}
         # A single input may have any name.
         if not others <= self._parts.keys() if self._parts else len(others) != 1:
             wanted, names = " and ".join(self._observations.inputs), ", ".join(port.name for port in ports)
-            raise ValueError(f"expected the input {wanted}, alone or with {Role.NOISE}, got {len(ports)} ({names})")
-        self.takes_noise = len(others) < len(ports)
+            raise ValueError(
+                f"expected the input {wanted}, alone or with {Role.NOISE} and {Role.STATE}, got {len(ports)} ({names})"
+            )
+        self.takes_noise = any(port.role is Role.NOISE for port in ports)
         self._binding = self._session.io_binding()
         self._batch = batch
         self._outputs = self._bound(self._signature.acting.name)
         self.outputs: dict[str, NDArray[np.float32]] = {self._signature.acting.role: self._outputs}
         self._noise = np.zeros_like(self._outputs)
+        self.state = self.next_state = np.zeros((batch, 0), np.float32)
+        if (state := self._signature.next_state) is not None:
+            self.next_state = self._bound(state)
+            self.state, self.state_size = np.zeros_like(self.next_state), self.next_state.shape[1]
+        own = {Role.NOISE: self._noise, Role.STATE: self.state}
         for port in ports:
-            array = self._noise if port.role is Role.NOISE else self._parts.get(port.name, self._inputs)
+            array = own[port.role] if port.role in own else self._parts.get(port.name, self._inputs)
             self._binding.bind_input(port.name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
     def _bind_further(self, needs: Collection[str]) -> None:
@@ -129,6 +141,16 @@ def load_policy(policy: Policy, spec: EnvironmentSpec, batch: int, needs: Collec
     # actions.
     components = (Role.ACTIONS,) if spec.sizes and spec.components else ()
     return OnnxPolicy(policy, spec.policy_observations, batch, spec.acting_size, {*needs, *components})
+
+
+def check_state(policy: OnnxPolicy, size: int) -> None:
+    """Raise InvalidInputError unless the policy's state has this many numbers."""
+    if policy.state_size != size:
+        expected, got = (f"a state of {each} numbers" if each else "no state" for each in (size, policy.state_size))
+        raise InvalidInputError(
+            f"policy version {policy.descriptor.version}: expected {expected}, as the run says, got {got}; resume the "
+            "run with the memory that it began with"
+        )
 
 
 class PolicySlot:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from actor_service.acting.behavior import BehaviorPolicy
 from actor_service.acting.behaviors import behavior_policy
 from actor_service.acting.frame_stack import FrameStack
+from actor_service.acting.memory import PolicyStates
 from actor_service.acting.parts import greedy_actions
 from actor_service.counts import ActorCounts
 from actor_service.environments import Environments
@@ -89,6 +90,7 @@ class EvaluationEpisodes:
         environments, stack = self.environments, FrameStack(self._spec, self.environments.count)
         shares = np.full(environments.count, self.episodes // environments.count)
         shares[: self.episodes % environments.count] += 1
+        states = PolicyStates(environments.count, policy.state_size) if policy.state_size else None
         episodes: list[Episode] = []
         failed = 0
         with self.watched:
@@ -98,9 +100,11 @@ class EvaluationEpisodes:
                 raise UnavailableError("the evaluation was stopped because the actor ends")
             if on_picture is not None and shares[0]:
                 on_picture(self._picture())
-            actions = self._actions(policy, stack.push(observations, environments.lengths), behaviors)
+            actions = self._actions(policy, stack.push(observations, environments.lengths), behaviors, states)
             with self.watched:
                 step = environments.step(actions)
+            if states is not None:
+                states.begin(environments.lengths)
             observations = step.observations
             failed = 0 if step.episodes else failed + len(step.faults)
             for fault in step.faults:
@@ -145,13 +149,28 @@ class EvaluationEpisodes:
         return picture
 
     def _actions(
-        self, policy: OnnxPolicy, seen: NDArray[Any], behaviors: Sequence[BehaviorPolicy] | None
+        self,
+        policy: OnnxPolicy,
+        seen: NDArray[Any],
+        behaviors: Sequence[BehaviorPolicy] | None,
+        states: PolicyStates | None,
     ) -> NDArray[np.generic]:
-        """The actions for all environments. behaviors: draw the actions for each call; None for greedy actions."""
-        parts = np.split(seen, len(seen) // self.rows)
-        if behaviors is not None:
-            return np.concatenate([draw(policy, part) for draw, part in zip(behaviors, parts, strict=True)])
-        return np.concatenate([greedy_actions(self._spec, policy, policy(part)).copy() for part in parts])
+        """The actions for all environments. behaviors: draw the actions for each call; None for greedy actions.
+
+        states: of a policy with memory. They become the states after this step.
+        """
+        found = []
+        for number, part in enumerate(np.split(seen, len(seen) // self.rows)):
+            rows = slice(number * self.rows, (number + 1) * self.rows)
+            if states is not None:
+                states.give(policy, rows)
+            if behaviors is not None:
+                found.append(behaviors[number](policy, part).copy())
+            else:
+                found.append(greedy_actions(self._spec, policy, policy(part)).copy())
+            if states is not None:
+                states.take(policy, rows)
+        return np.concatenate(found)
 
     def _behaviors(self, seed: int) -> list[BehaviorPolicy]:
         exploration = Exploration(epsilons=(), noise=(), sampling=self.sampling)

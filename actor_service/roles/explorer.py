@@ -16,8 +16,9 @@ from actor_service.roles.actor_role import Host
 from actor_service.roles.participant import Participant
 from actor_service.uploader import Uploader
 from actorq.client import LearnerClient
-from actorq.domain.columns import FURTHER
+from actorq.domain.columns import unknown_columns
 from actorq.domain.goals import hindsight_of
+from actorq.domain.memory import state_size_in, state_size_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import ActorReport, Membership
 from actorq.errors import CorruptedError
@@ -42,7 +43,7 @@ class Explorer(Participant):
         given, count = membership.exploration, membership.run.environments_per_actor
         if given is None or not (given.sampling or len(given.epsilons) == len(given.noise) == count):
             raise CorruptedError(f"{self._learner.peer} sent no exploration for each of {count} environments")
-        if unknown := sorted(set(membership.run.columns) - FURTHER.keys()):
+        if unknown := unknown_columns(membership.run.columns):
             raise CorruptedError(
                 f"{self._learner.peer} wants the columns {', '.join(unknown)}, which this actor does not know: run "
                 "both with one version"
@@ -60,12 +61,15 @@ class Explorer(Participant):
         with self._own_call:
             environments = self._make(run.environment_id, count, run.environment_arguments)
         hindsight = self._hindsight(environments, run.columns, goal_seed)
-        further = (*columns, *(hindsight.names.names if hindsight else ()))
+        states = tuple(name for name in run.columns if state_size_of(name))
+        further = (*columns, *(hindsight.names.names if hindsight else ()), *states)
         length = fitting_segment_length(spec, count, run.segment_length, run.max_segment_bytes, further)
         turns = self._turns = PolicyTurns(self._slot, run.max_steps_per_policy, run.policy_patience_s)
         turns.set_most_steps(self._share)
         self._collector = SegmentCollector(
-            environments, turns, explore, length, environment_seed % 2**31, self.counts, self._own_call, columns, drawn
+            *(environments, turns, explore, length, environment_seed % 2**31, self.counts, self._own_call, columns),
+            sampled=drawn,
+            state_size=state_size_in(states),
         )
         self._subscribe(spec, run.scheme, count, explore.needs)
         self._activity, acted = "acting", False

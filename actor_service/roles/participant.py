@@ -11,12 +11,13 @@ from functools import partial
 
 from actor_service.environments import check_modules, describe_environment
 from actor_service.policies.comparison import PolicyCheck
-from actor_service.policies.policy import OnnxPolicy
+from actor_service.policies.policy import OnnxPolicy, check_state
 from actor_service.policies.subscription import Subscription
 from actor_service.roles.actor_role import ActorRole, Host
 from actor_service.uploader import Uploader
 from actorq import __version__
 from actorq.client import LearnerClient, QuantizerClient
+from actorq.domain.memory import state_size_in
 from actorq.domain.policy import Policy, PolicyDescriptor
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import ActorReport, Membership
@@ -101,8 +102,16 @@ class Participant(ActorRole):
         """Start to load policies into the slot. Unwanted policies may be skipped."""
         self._activity = "waiting for a policy"
 
+        assert self._membership is not None
+        state_size = state_size_in(self._membership.run.columns)
+
         def loader(needs: Collection[str]) -> Callable[[Policy], OnnxPolicy]:
-            return lambda policy: self._host.load(policy, spec, batch, needs)
+            def load(policy: Policy) -> OnnxPolicy:
+                loaded = self._host.load(policy, spec, batch, needs)
+                check_state(loaded, state_size)
+                return loaded
+
+            return load
 
         check = PolicyCheck(loader(()), self._slot.wake, bool(spec.sizes), self._arithmetic.inexact_schemes)
         load, choose = loader(needs), partial(self._select, spec)

@@ -30,12 +30,14 @@ class AlgorithmConfig(Settings):
     ignored: settings of other sections that the algorithm ignores, besides those for other kinds of algorithms or
         actions.
     has_steps: whether returns span several steps from the first update on.
+    has_memory: whether the policy may have a memory.
     """
 
     actions: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
     fixed: ClassVar[tuple[str, ...]] = ("hidden_sizes",)
     ignored: ClassVar[tuple[str, ...]] = ()
     has_steps: ClassVar[bool] = False
+    has_memory: ClassVar[bool] = False
 
     batch_size: PositiveInt = Field(256, description="transitions per gradient update")
     discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
@@ -180,6 +182,7 @@ class OnPolicyConfig(Settings):
     actions: ClassVar[tuple[ActionSpace, ...]] = ("discrete", "continuous")
     fixed: ClassVar[tuple[str, ...]] = ("hidden_sizes", "value_sizes", "activation", "squash")
     ignored: ClassVar[tuple[str, ...]] = ()
+    has_memory: ClassVar[bool] = True
 
     hidden_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer of the policy")
     value_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer of the value network")
@@ -234,7 +237,7 @@ class PPOConfig(OnPolicyConfig):
 class IMPALAConfig(OnPolicyConfig):
     """IMPALA (arXiv 1802.01561): V-trace targets from one pass over each rollout."""
 
-    ignored = ("learner.compile",)
+    ignored = ("learner.compile", "memory.sequence_length")
 
     batch_size: PositiveInt = Field(512, description="transitions per gradient update; whole segments")
     rollout_size: PositiveInt = Field(512, description=_ROLLOUT_SIZE)
@@ -261,6 +264,7 @@ ON_POLICY = tuple(name for name, settings in ALGORITHMS.items() if issubclass(se
 FIXED = (
     *("environment", "environment_args", "environment_wrappers", "image_layout", "algorithm", "algorithm_args"),
     *("network", "normalize_observations", "replay.capacity", "hindsight.copies", "init_from", "init_replay"),
+    *("memory.kind", "memory.units"),
     *(f"{name}.{setting}" for name, settings in ALGORITHMS.items() for setting in settings.fixed),
 )
 

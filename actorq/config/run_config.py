@@ -13,10 +13,11 @@ from pydantic import Field, JsonValue, model_validator
 
 from actorq.config import algorithms, sections
 from actorq.config.algorithms import ALGORITHMS, AlgorithmConfig, IMPALAConfig, PPOConfig
+from actorq.config.memory import MemoryConfig
 from actorq.config.numbers import PositiveInt, Seed, Whole
 from actorq.config.presets import with_preset
 from actorq.config.schemes import CHOICES_HELP, SchemeChoice
-from actorq.config.settings import ESSENTIAL, DefaultText, Settings
+from actorq.config.settings import ESSENTIAL, DefaultText, Settings, in_full
 from actorq.config.sparsity import DynamicCapacityConfig, MultiStepConfig, SparsityConfig
 from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES
 from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments, ImageLayout
@@ -112,6 +113,7 @@ class RunConfig(Settings):
     xqc: algorithms.XQCConfig = algorithms.XQCConfig()
     ppo: PPOConfig = PPOConfig()
     impala: IMPALAConfig = IMPALAConfig()
+    memory: MemoryConfig = MemoryConfig()
     sparsity: SparsityConfig = SparsityConfig()
     multi_step_returns: MultiStepConfig = MultiStepConfig()
     dynamic_capacity: DynamicCapacityConfig = DynamicCapacityConfig()
@@ -139,7 +141,7 @@ class RunConfig(Settings):
     @model_validator(mode="before")
     @classmethod
     def _over_its_preset(cls, given: Any) -> Any:
-        return with_preset(given) if isinstance(given, dict) else given
+        return with_preset(in_full(cls, given)) if isinstance(given, dict) else given
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> "RunConfig":
@@ -171,6 +173,7 @@ class RunConfig(Settings):
             )
         if self.algorithm in ALGORITHMS and self.algorithm_args:
             raise ValueError(f"algorithm_args: the settings of algorithm {self.algorithm} are --{self.algorithm}.NAME")
+        self.memory.check_algorithm(self.algorithm)
         if (own := self.on_policy) is not None:
             self.check_rollouts(own.rollout_size, own.batch_size)
         else:
@@ -308,7 +311,8 @@ class RunConfig(Settings):
     def network_settings(self) -> dict[str, Any]:
         """Settings that the networks in a checkpoint depend on, as JSON values. Sparsity has settings of its own."""
         fixed = () if self.own is None else self.own.fixed
-        names = ("network", "encoders", "normalize_observations", *(f"{self.algorithm}.{name}" for name in fixed))
+        own = (f"{self.algorithm}.{name}" for name in fixed)
+        names = ("network", "encoders", "normalize_observations", "memory.kind", "memory.units", *own)
         found: dict[str, Any] = json.loads(json.dumps({name: attrgetter(name)(self) for name in names}))
         return found
 
@@ -415,7 +419,12 @@ class RunConfig(Settings):
     def further_columns(self, sampled: bool) -> tuple[str, ...]:
         """Names of the segment columns that not every run has. sampled: whether actions are drawn."""
         greedy, hindsight = self.asks_for_greedy_actions, HindsightColumns(self.hindsight.copies).names
-        return (LOG_PROBABILITIES,) if sampled else (*((GREEDY_ACTIONS,) if greedy else ()), *hindsight)
+        own = (LOG_PROBABILITIES,) if sampled else (*((GREEDY_ACTIONS,) if greedy else ()), *hindsight)
+        return (*own, *self.memory.columns)
+
+    def large_columns(self, spec: EnvironmentSpec) -> tuple[str, ...]:
+        """Names of the segment columns with other goals and with states, whose size depends on the settings."""
+        return (*HindsightColumns(self.copies_of(spec)).names, *self.memory.columns)
 
     def copies_of(self, spec: EnvironmentSpec) -> int:
         """Number of other goals for each step; 0 without hindsight."""

@@ -1,7 +1,8 @@
 """Computes how many environments an actor can step as one batch. A segment of one step must fit into a message."""
 
+from collections.abc import Collection
+
 from actorq.domain.columns import columns_of
-from actorq.domain.goals import HindsightColumns
 from actorq.domain.limits import MAX_SEGMENT_BYTES
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
@@ -11,15 +12,18 @@ from actorq.text import size_text
 _OTHER_BYTES = 48
 
 
-def step_bytes(spec: EnvironmentSpec, copies: int = 0) -> int:
-    """Bytes of one environment in a segment of one step: the observations before and after it, actions, and goals."""
-    goals = sum(each.nbytes for each in columns_of(spec, HindsightColumns(copies).names)[len(columns_of(spec)) :])
-    return (spec.frame_stack + 1) * spec.observations.nbytes + 2 * spec.actions.nbytes + goals + _OTHER_BYTES
+def step_bytes(spec: EnvironmentSpec, further: Collection[str] = ()) -> int:
+    """Bytes of one environment in a segment of one step: the observations before and after it, actions, and more.
+
+    further: names of the run's goals and states; see `RunConfig.large_columns`.
+    """
+    more = sum(each.nbytes for each in columns_of(spec, further)[len(columns_of(spec)) :])
+    return (spec.frame_stack + 1) * spec.observations.nbytes + 2 * spec.actions.nbytes + more + _OTHER_BYTES
 
 
-def most_environments(spec: EnvironmentSpec, copies: int = 0) -> int:
+def most_environments(spec: EnvironmentSpec, further: Collection[str] = ()) -> int:
     """Largest batch of environments whose segment of one step fits into a message. Raises UserError if none fits."""
-    most = MAX_SEGMENT_BYTES // step_bytes(spec, copies)
+    most = MAX_SEGMENT_BYTES // step_bytes(spec, further)
     if not most:
         limit = (MAX_SEGMENT_BYTES - 2 * spec.actions.nbytes - _OTHER_BYTES) // (spec.frame_stack + 1)
         raise UserError(

@@ -12,7 +12,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -43,7 +43,12 @@ _ASSIGNMENT = re.compile(r"(^|,)\s*(\w+)\s*=")
 
 
 class Settings(BaseModel):
-    """Base of all settings: frozen, with finite numbers, without undeclared settings."""
+    """Base of all settings: frozen, with finite numbers, without undeclared settings.
+
+    short: the setting that the section's own name sets, such as `--memory gru` for `--memory.kind gru`; empty for none.
+    """
+
+    short: ClassVar[str] = ""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -71,6 +76,12 @@ class Leaf:
     def flag(self) -> str:
         """The setting's flag."""
         return "--" + ".".join(self.path).replace("_", "-")
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The setting's flag, and the flag of its section if the section is short for this setting."""
+        section = "--" + ".".join(self.path[:-1]).replace("_", "-")
+        return (self.flag, *([section] if self.section.short == self.path[-1] else []))
 
     @property
     def variable(self) -> str:
@@ -153,7 +164,7 @@ def add_flags(parser: OneLineParser, model: type[Settings], title: str = "run") 
             metavars = {int: "N", float: "X", Path: "PATH", str: "VALUE", dict: "NAME=VALUE,..", tuple: "VALUE,.."}
             numbers = plain_type(next(iter(typing.get_args(kind)), None)) is int
             options["metavar"] = "N,N,.." if numbers else metavars[typing.get_origin(kind) or kind]
-        action = groups[section].add_argument(leaf.flag, **options)
+        action = groups[section].add_argument(*leaf.flags, **options)
         flags[action] = leaf
         if has_essential and ESSENTIAL not in leaf.field.metadata:
             parser.only_in_full_help(action, ".".join(section).replace("_", "-"))
@@ -278,9 +289,20 @@ def build(model: type[S], *trees: dict[str, Any], section: str = "") -> S:
     section: the section of the run's settings that errors name.
     """
     try:
-        return model.model_validate(merged(*trees))
+        return model.model_validate(merged(*(in_full(model, tree) for tree in trees)))
     except ValidationError as error:
         raise UserError(_explain(model, error, section)) from None
+
+
+def in_full(model: type[Settings], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with each text in place of a section as the section's `short` setting: `memory: gru`."""
+
+    def full(name: str, value: Any) -> Any:
+        section = model.model_fields[name].annotation if name in model.model_fields else None
+        is_short = isinstance(value, str) and isinstance(section, type) and issubclass(section, Settings)
+        return {section.short: value} if is_short and section is not None and section.short else value
+
+    return {name: full(name, value) for name, value in tree.items()}
 
 
 def to_yaml(settings: Settings) -> str:

@@ -5,6 +5,7 @@ from operator import attrgetter
 from typing import Any
 
 from actorq.config.algorithms import ALGORITHMS, ON_POLICY
+from actorq.config.memory import MemoryConfig
 from actorq.config.presets import AUTO, STANDARD, preset
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import has
@@ -20,7 +21,7 @@ _QUEUE_ONLY = ("queue", "evaluation.sampled", f"{_GATE}max_mean_kl", f"{_GATE}ma
 _PRIORITIES = ("replay.priority_exponent", "replay.importance_exponent", "replay.importance_exponent_end")
 REPLAY_ONLY = (
     *("rate_limiter", "exploration", "multi_step_returns", "publication.period_updates", "hindsight"),
-    *("replay.prioritized", "replay.min_size", "replay.age_decay", *_PRIORITIES),
+    *("replay.prioritized", "replay.min_size", "replay.age_decay", *_PRIORITIES, "memory.burn_in"),
     *(name for name in (*_DISCRETE, *_CONTINUOUS) if name.startswith(_GATE)),
 )
 _GAUSSIAN = tuple(f"{name}.{each}" for name in ON_POLICY for each in ("log_std", "squash"))
@@ -77,6 +78,7 @@ def _switched_off(run: RunConfig, spec: EnvironmentSpec) -> Iterator[tuple[str, 
         "ppo.correct is off": (not run.ppo.correct and run.ppo.max_weight >= 1, ("ppo.max_weight",)),
         "multi_step is off": (run.multi_step_of(1) is None, ("multi_step_returns",)),
         "dynamic_capacity.enabled is off": (not run.asks_for_greedy_actions, _LOOKS),
+        "memory.kind is none": (not run.memory, tuple(f"memory.{name}" for name in MemoryConfig.model_fields)),
         "networks are dense": (run.sparsity.method == "dense", _SPARSE),
         "init_from is given": (run.init_from, ("exploration.random_steps",)),
         "masks never change": (methods <= {"dense", "tiny", "static"}, _CHANGES),

@@ -6,7 +6,7 @@ name.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.domain.goals import HINDSIGHT, HindsightColumns
+from actorq.domain.memory import state_size_of
 from actorq.domain.spaces import EnvironmentSpec
 
 Array = NDArray[np.generic]
@@ -64,6 +65,7 @@ def columns_of(spec: EnvironmentSpec, further: Collection[str] = ()) -> tuple[Co
     """
     flag = np.dtype(np.bool_)
     wanted = (declare(spec) for name, declare in FURTHER.items() if name in further)
+    states = (_state(name) for name in further if state_size_of(name))
     return (
         Column("observations", spec.observations.shape, np.dtype(spec.observations.dtype), Per.ROW),
         Column("actions", spec.actions.shape, np.dtype(spec.actions.dtype)),
@@ -73,7 +75,17 @@ def columns_of(spec: EnvironmentSpec, further: Collection[str] = ()) -> tuple[Co
         Column("valid", (), flag),
         Column("ages", (), np.dtype(np.uint8), Per.SEGMENT),
         *(column for column in wanted if column is not None),
+        *states,
     )
+
+
+def unknown_columns(names: Iterable[str]) -> list[str]:
+    """The names that no declaration of a further column has, sorted."""
+    return sorted(name for name in names if name not in FURTHER and not state_size_of(name))
+
+
+def _state(name: str) -> Column:
+    return Column(name, (state_size_of(name),), np.dtype(np.float32), Per.SEGMENT, batched=False)
 
 
 def _hindsight(each: HindsightColumns) -> dict[str, Callable[[EnvironmentSpec], Column | None]]:
@@ -106,4 +118,6 @@ log_probabilities: float32[T, N], logarithm of the probability (or density) with
     action.
 hindsight_goals_K, hindsight_rewards_K, hindsight_terminated_K: K other goals of each step, in environments with goals;
     see `HindsightColumns`.
+state_S: float32[N, S], the recurrent policy's state before the segment's first step; see `actorq.domain.memory`. It
+    is zero where an episode begins. S numbers make any name, so `columns_of` declares this column itself.
 """

@@ -47,6 +47,8 @@ MAX_PARTS = 1_024
 MAX_ENVIRONMENTS = 65_536
 # Most copies of a step with other goals.
 MAX_GOAL_COPIES = 16
+# Numbers in a recurrent policy's state.
+MAX_STATE = 8_192
 # Columns of a segment.
 MAX_COLUMNS = 128
 MAX_SEGMENT_STEPS = 2**20

@@ -34,7 +34,7 @@ class Role(StrEnum):
     NOISE = "noise"
     """Standard normal numbers float32[B, components] that a policy turns into exploration; zeros for greedy actions."""
     STATE = "state"
-    """The memory of a recurrent policy, both input and output. Reserved: no policy has it yet."""
+    """The state of a recurrent policy, float32[B, S]: the input before a step and the output after it."""
 
     VALUES = "q_values"
     """A value for each choice of each discrete part, float32[B, choices]; the largest wins. Or the choices themselves
@@ -56,6 +56,8 @@ class Role(StrEnum):
 _DISCRETE = (Role.VALUES, Role.LOGITS)
 _INPUTS = (Role.OBSERVATION, Role.MASK, Role.NOISE, Role.STATE)
 _REPEATED = (Role.OBSERVATION, Role.OTHER)
+NEXT_STATE = "next_state"
+"""Name of the output with the state after a step. The input before the step is named "state"."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ class Port:
 class Signature:
     """Inputs and outputs of a policy graph, each batch first, in the graph's order. The first output is the action.
 
-    Raises InvalidInputError for a role in the wrong place or twice, and for numbers out of range.
+    Raises InvalidInputError for a role in the wrong place or twice, a state that is only an input or only an output,
+    and numbers out of range.
     """
 
     inputs: tuple[Port, ...]
@@ -101,6 +104,19 @@ class Signature:
                         f"signature: {port.name}: spans must be above 0 and at most {MAX_MAGNITUDE}, got "
                         f"{list(spans[:8])}"
                     )
+
+        if (self.state is None) != (self.next_state is None):
+            raise InvalidInputError("signature: expected a state as an input and as an output, or as neither")
+
+    @property
+    def state(self) -> str | None:
+        """The name of the input with the state before a step; None without memory."""
+        return next((port.name for port in self.inputs if port.role is Role.STATE), None)
+
+    @property
+    def next_state(self) -> str | None:
+        """The name of the output with the state after a step; None without memory."""
+        return self.output(Role.STATE)
 
     @property
     def acting(self) -> Port:
@@ -152,7 +168,8 @@ def signature_of(
     """Infer the signature of a graph from its names: an output's name is its role.
 
     Other outputs are OTHER. The first output is the action. With several inputs, "noise" is the noise and "mask" is the
-    mask. All other inputs are observations.
+    mask. If there are an input "state" and a later output "next_state", they are the state. All other inputs are
+    observations.
 
     discrete: whether the first output has values of choices instead of actions; by default its name decides.
     spans: spans of the actions; see `Port`. sizes: sizes of values and logits.
@@ -166,11 +183,16 @@ def signature_of(
         acting = Port(first, Role.VALUES, tuple(sizes))
     else:
         acting = Port(first, Role.ACTIONS, spans=tuple(spans))
+    has_state = len(names) > 1 and Role.STATE in names and NEXT_STATE in others
+    if has_state:
+        known[NEXT_STATE] = Role.STATE
     further, seen = [], {acting.role}
     for name in others:
         role = known.get(name, Role.OTHER)
         further.append(Port(name, Role.OTHER if role in seen else role))
         seen.add(role)
     special = {Role.MASK.value: Role.MASK, Role.NOISE.value: Role.NOISE} if len(names) > 1 else {}
+    if has_state:
+        special[Role.STATE.value] = Role.STATE
     ports = tuple(Port(name, special.get(name, Role.OBSERVATION)) for name in names)
     return Signature(ports, (acting, *further))

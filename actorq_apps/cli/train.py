@@ -211,6 +211,7 @@ def _checked(
     fitting, spec = fit_algorithm(config, sources, may_choose=not train.resume, describe=describe)
     fitting = fit_environments(fitting, spec, warn)
     fitting.dynamic_capacity_of(spec)
+    fitting.memory.check_frames(spec)
     if (own := fitting.own) is not None:
         epochs = None if fitting.on_policy is None else getattr(own, "epochs", 1)
         fitting.sparsity.check_changes(fitting.planned_updates(own.batch_size, epochs))

@@ -99,7 +99,7 @@ def check_learner(config: RunConfig, spec: EnvironmentSpec, servers: ForkServers
 
 def fit_environments(config: RunConfig, spec: EnvironmentSpec, warn: Warn) -> RunConfig:
     """The settings, with at most as many environments per actor as fit into a message. UserError if none fits."""
-    most = most_environments(spec, config.copies_of(spec))
+    most = most_environments(spec, config.large_columns(spec))
     if config.environments_per_actor <= most:
         return config
     reason = f"a message holds no more observations of {size_text(spec.observations.nbytes)}"

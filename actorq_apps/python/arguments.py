@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from actorq.config import settings
+from actorq.config.run_config import RunConfig
 from actorq.errors import ActorQError, UserError
 from actorq_apps.python.environments import path_of
 
@@ -20,7 +21,7 @@ def as_tree(given: Mapping[str, Any]) -> dict[str, Any]:
         *sections, last = name.split("__")
         for section in reversed([*sections, last]):
             value = {section: value}
-        tree = settings.merged(tree, _plain(value))
+        tree = settings.merged(tree, settings.in_full(RunConfig, _plain(value)))
     return tree
 
 

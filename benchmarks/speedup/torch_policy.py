@@ -27,7 +27,9 @@ _log = logging.getLogger(__name__)
 
 
 class TorchPolicy:
-    """Runs a policy in eager PyTorch, with the interface of `OnnxPolicy`. One loop owns it."""
+    """Runs a policy without memory in eager PyTorch, with the interface of `OnnxPolicy`. One loop owns it."""
+
+    state_size = 0
 
     def __init__(self, policy: Policy, spec: EnvironmentSpec, batch: int, needs: Collection[str] = ()) -> None:
         """Build the network and run it once.

@@ -110,10 +110,10 @@ class Intake:
             raise
         return True
 
-    def calibration(self, rows: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Observations for a policy's fidelity, [B, ...], without the outliers of single actors. See ObservedRanges."""
+    def calibration_rows(self, rows: NDArray[np.generic]) -> NDArray[np.bool_]:
+        """The observations [B, ...] that measure a policy's fidelity, bool[B]. See `ObservedRanges.inside`."""
         with self._lock:
-            return self._ranges.without_outliers(rows)
+            return self._ranges.inside(rows)
 
     def widest(self) -> str:
         """See ObservedRanges."""

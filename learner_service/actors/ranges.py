@@ -58,10 +58,11 @@ class ObservedRanges:
             known.add(lowest, highest)
             self._ranges.move_to_end(actor)
 
-    def without_outliers(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """The rows, [B, ..., *observation], without those far outside the range of most actors."""
+    def inside(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
+        """Whether rows [B, ..., *observation] are not far outside the range of most actors, bool[B]."""
+        everything = np.ones(len(rows), np.bool_)
         if len(self._ranges) < _LEAST_ACTORS or not len(rows) or rows.dtype.kind != "f":
-            return rows
+            return everything
         if self._known is None:
             lowest, highest = self._most()
             # A component that never changes for most actors has no span: any other value may be the first of many.
@@ -69,14 +70,13 @@ class ObservedRanges:
             self._known = lowest - margin, highest + margin
         lowest, highest = self._known
         inside = (rows >= lowest) & (rows <= highest)
-        kept = inside.reshape(len(rows), -1).all(1)
+        kept: NDArray[np.bool_] = inside.reshape(len(rows), -1).all(1)
         count = len(rows) - int(np.count_nonzero(kept))
         if not 0 < count <= _MOST_LEFT_OUT * len(rows):
-            return rows
+            return everything
         self.left_out += count
         self._tell(lowest, highest)
-        chosen: NDArray[Any] = rows[kept]
-        return chosen
+        return kept
 
     def widest(self) -> str:
         """The actor whose observations are farthest outside the range of most actors; "" if there is none, or with too

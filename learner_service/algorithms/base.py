@@ -54,6 +54,9 @@ class AnyAlgorithm(Protocol):
     begin_from: a method whose argument is the `state()` of another run. The algorithm begins with that run's networks
         and normalizer. Optimizers, counters and generators stay new. It raises as `load_state`. Without this method a
         run refuses `init_from`.
+    has_memory: whether the class supports `config.memory`; False without it. Its policy then has the attribute
+        `state_size`. The policy's forward pass has the state, float32[B, state_size], as its second input, and the next
+        state as its last output.
     precision: precision of wide hidden layers, from networks.precision.use_precision. Without it the status shows fp32.
     """
 
@@ -148,8 +151,17 @@ class OnPolicyAlgorithm(AnyAlgorithm, Protocol):
     ) -> NDArray[np.float32]:
         """log pi(a | s), float32[B], of the policy with these parameters. Empty parameters mean the present ones.
 
-        observations: [B, *policy_observation]. actions: [B, *action], as in the rollout.
+        observations: [B, *policy_observation]. actions: [B, *action], as in the rollout. With memory the states before
+        these observations, float32[B, S], are a fourth argument.
         """
+        ...
+
+
+class RecurrentAlgorithm(OnPolicyAlgorithm, Protocol):
+    """An on-policy algorithm in a run with memory."""
+
+    def states(self, steps: Batch) -> NDArray[np.float32]:
+        """The present policy's states before each step of trajectories, float32[T, N, S]."""
         ...
 
 

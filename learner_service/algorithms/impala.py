@@ -61,10 +61,11 @@ class IMPALA(PolicyGradient):
         settings, shape = self._settings, steps.rewards.shape
         observations = self._seen(flat(steps.observations))
         seen = observations[: steps.rewards.size]
-        distribution = self.policy.distribution(seen)
+        remembered = [self._unrolled(steps, observations).outputs.flatten(0, 1)] if self._memory else []
+        distribution = self.policy.distribution(seen, *(each[: len(seen)] for each in remembered))
         actions = self.policy.drawn(self._tensor(flat(steps.actions)))
         logarithms = self.policy.log_probabilities(actions, *distribution)
-        values = self._v(observations)
+        values = self._v(observations, *(each.detach() for each in remembered))
 
         present = values.detach().cpu().numpy().reshape(len(steps.observations), -1)
         logged = logarithms.detach().cpu().numpy().reshape(shape)

@@ -16,6 +16,7 @@ from actorq.config.algorithms import ActionSpace, OnPolicyConfig
 from actorq.config.sparsity import SparsityMethod
 from actorq.domain.status import Sampling
 from learner_service.algorithms.base import Learned
+from learner_service.algorithms.sequences import begins_of, stored_states
 from learner_service.algorithms.trainable import Trainable, annealed
 from learner_service.algorithms.trained import Minimizer, TrainedNetwork
 from learner_service.batch import Batch
@@ -23,6 +24,7 @@ from learner_service.kernels.linear import row_limits
 from learner_service.kernels.recorded import Function, Input, Recorded
 from learner_service.networks import DiagonalGaussianPolicy, PartwisePolicy, SoftmaxPolicy, ValueNetwork
 from learner_service.networks.encoders import Leaves
+from learner_service.networks.memory import Unrolled
 from learner_service.networks.observations import has_images
 from learner_service.sparsity import METHODS, NetworkSparsity
 
@@ -53,6 +55,7 @@ class PolicyGradient(Trainable):
         "parts": PartwisePolicy,
     }
     epochs: int = 1
+    has_memory: ClassVar[bool] = True
     policy: Any
     _settings: OnPolicyConfig
 
@@ -73,7 +76,8 @@ class PolicyGradient(Trainable):
         self._v: TrainedNetwork[Any] = self.network("critic", value, settings.value_sizes, value_rate, **adam)
 
     def _made(self, kind: Callable[..., Any], gain: float, **given: Any) -> Any:
-        network = kind(activation=self._settings.activation, **given)
+        memory = self._config.memory
+        network = kind(activation=self._settings.activation, **given, **({"memory": memory} if memory else {}))
         if self._settings.orthogonal:
             # A user's function has chosen the initial weights of its layers.
             network.make_orthogonal(gain, hidden=self._config.network is None)
@@ -93,18 +97,25 @@ class PolicyGradient(Trainable):
         return "squashed" if self._settings.squash else "clipped"
 
     def log_probabilities(
-        self, observations: NDArray[np.generic], actions: NDArray[np.generic], parameters: Mapping[str, Tensor]
+        self,
+        observations: NDArray[np.generic],
+        actions: NDArray[np.generic],
+        parameters: Mapping[str, Tensor],
+        states: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
         """log pi(a | s), float32[B], of the policy with these parameters; see `OnPolicyAlgorithm`."""
         own = {name: tensor.to(self._device) for name, tensor in parameters.items()}
 
-        def judged(observations: Tensor, actions: Tensor) -> Tensor:
-            outputs = functional_call(self.policy, own, observations) if own else self.policy(observations)
+        def judged(actions: Tensor, *inputs: Tensor) -> Tensor:
+            outputs = functional_call(self.policy, own, inputs) if own else self.policy(*inputs)
+            if states is not None:
+                first, *further = outputs[:-1]
+                outputs = (first, *further) if further else first
             logarithms: Tensor = self.policy.log_probabilities(actions, *self.policy.of_outputs(outputs))
             return logarithms
 
-        drawn = self.policy.drawn(self._tensor(actions))
-        return self._without_gradient(judged, self._seen(observations), drawn).cpu().numpy()
+        inputs = [self._seen(observations), *(() if states is None else (self._tensor(states),))]
+        return self._without_gradient(judged, self.policy.drawn(self._tensor(actions)), *inputs).cpu().numpy()
 
     def set_progress(self, progress: float) -> None:
         """Set the learning rate for this share of the run's environment steps."""
@@ -121,7 +132,7 @@ class PolicyGradient(Trainable):
         Otherwise each number of rows would need its own recording.
         """
         are_vectors = len(self._spec.policy_observations.shape) == 1 and not has_images(self._spec)
-        return self._device.type == "cpu" and are_vectors and super().can_record
+        return self._device.type == "cpu" and are_vectors and not self._memory and super().can_record
 
     def descent(self, loss: Function) -> Function:
         """A function that makes one gradient step of both networks on a loss.
@@ -157,10 +168,37 @@ class PolicyGradient(Trainable):
         self.updates += 1
         return told
 
-    def present_values(self, steps: Batch) -> NDArray[np.float32]:
-        """V of all observations, float32[T + 1, N]."""
-        values = self._without_gradient(self._v, self._seen(flat(steps.observations)))
+    def present_values(self, steps: Batch, remembered: Sequence[Tensor] = ()) -> NDArray[np.float32]:
+        """V of all observations, float32[T + 1, N]. remembered: outputs of the policy's cell for them, if it has one."""
+        values = self._without_gradient(self._v, self._seen(flat(steps.observations)), *remembered)
         return values.view(steps.observations.shape[:2]).cpu().numpy()
+
+    def states(self, steps: Batch) -> NDArray[np.float32]:
+        """The present policy's states before each step of trajectories, float32[T, N, S]."""
+        return self._present(steps).states[: len(steps.valid)].cpu().numpy()
+
+    @property
+    def _memory(self) -> int:
+        """Numbers in the policy's state; 0 without memory."""
+        return self._config.memory.state_size
+
+    def _unrolled(self, steps: Batch, observations: Tensor) -> Unrolled:
+        """The policy's cell on all observations of trajectories. observations: [(T + 1) * N, ...], of `_seen`."""
+        begins, states = self._tensor(begins_of(steps)), self._tensor(stored_states(steps, self._memory))
+        unrolled: Unrolled = self.policy.unrolled(observations.unflatten(0, begins.shape), states, begins)
+        return unrolled
+
+    def _present(self, steps: Batch) -> Unrolled:
+        """`_unrolled` without gradient, on a bounded number of observations at once."""
+        observations = steps.observations
+        parts = max(1, -(-observations.size // _LARGEST_PASS))
+        with torch.no_grad():
+            found = [
+                self._unrolled(part, self._seen(flat(part.observations)))
+                for part in (steps[:, each] for each in np.array_split(np.arange(observations.shape[1]), parts))
+                if part.valid.size
+            ]
+        return found[0] if len(found) == 1 else Unrolled(*(torch.cat(each, 1) for each in zip(*found, strict=True)))
 
     def _without_gradient(self, function: Callable[..., Tensor], *columns: Tensor) -> Tensor:
         """A function of rows, evaluated on a bounded number of rows at once."""

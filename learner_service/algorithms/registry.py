@@ -37,6 +37,12 @@ def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.devic
     """
     algorithm = chosen_algorithm(config)
     _check_actions(config.algorithm, algorithm, spec)
+    config.memory.check_frames(spec)
+    if config.memory and not getattr(algorithm, "has_memory", False):
+        raise UserError(
+            f"memory.kind {config.memory.kind}: algorithm {config.algorithm} has no memory; its class needs "
+            "has_memory = True, or give --memory none"
+        )
     methods = getattr(algorithm, "sparsity_methods", ("dense",))
     for method in (config.sparsity.method, *sorted(config.sparsity.methods)):
         if method not in methods:

@@ -3,7 +3,8 @@
 from learner_service.kernels.linear import Linear, mlp
 from learner_service.networks.categorical import CategoricalCritic, Support
 from learner_service.networks.continuous import DeterministicPolicy, GaussianPolicy
-from learner_service.networks.distributions import DiagonalGaussianPolicy, PartwisePolicy, SoftmaxPolicy, ValueNetwork
+from learner_service.networks.distributions import DiagonalGaussianPolicy, PartwisePolicy, SoftmaxPolicy
 from learner_service.networks.layer_norm import LayerNormPolicy
 from learner_service.networks.q_network import QNetwork
 from learner_service.networks.twin import TwinCritic
+from learner_service.networks.value_network import ValueNetwork

@@ -1,4 +1,4 @@
-"""The networks of on-policy algorithms: policies that output a distribution of actions, and a value network.
+"""The policies of on-policy algorithms, which output a distribution of actions.
 
 Both policies have `output_names`, the outputs of their graph. `distribution` gives what `log_probabilities` needs, as
 does `of_outputs` from the outputs of a forward pass.
@@ -26,7 +26,8 @@ class SoftmaxPolicy(Torso):
 
     An illegal action (see the mask) has a probability of 0.
 
-    forward: observations [B, *policy_observations] of the environment's dtype -> logits float32[B, actions].
+    forward: observations [B, *policy_observations] of the environment's dtype -> logits float32[B, actions]. With
+        memory there are the state float32[B, S] as a second input, and the next state as a further output.
     """
 
     output_names: ClassVar[tuple[str, ...]] = (Role.LOGITS,)
@@ -39,21 +40,23 @@ class SoftmaxPolicy(Torso):
         """The number of actions."""
         return spec.acting_size
 
-    def computed(self, observations: Observed) -> Tensor:
+    def computed(self, observations: Observed, remembered: Tensor | None = None) -> Tensor:
         """The logits."""
-        return self._allowed(super().computed(observations), observations)
+        return self._allowed(super().computed(observations, remembered), observations)
 
-    def forward(self, observations: Observed) -> Tensor:
-        """Return the logits."""
-        return self.computed(observations)
+    def forward(self, observations: Observed, state: Tensor | None = None) -> Any:
+        """Return the logits, and the next state."""
+        features, states = self.stepped(observations, state)
+        logits = self.computed(observations, features)
+        return (logits, *states) if states else logits
 
-    def distribution(self, observations: Tensor) -> tuple[Tensor, ...]:
-        """log pi(. | s), float32[B, actions]."""
-        return (torch.log_softmax(self.computed(observations), 1),)
+    def distribution(self, observations: Tensor, remembered: Tensor | None = None) -> tuple[Tensor, ...]:
+        """log pi(. | s), float32[B, actions]. remembered: see `computed`."""
+        return (torch.log_softmax(self.computed(observations, remembered), 1),)
 
     @staticmethod
     def of_outputs(outputs: Any) -> tuple[Tensor, ...]:
-        """The distribution from the outputs of `forward`."""
+        """The distribution from the outputs of `forward`, without a state."""
         return (torch.log_softmax(outputs, 1),)
 
     @staticmethod
@@ -82,7 +85,7 @@ class DiagonalGaussianPolicy(ContinuousPolicy):
 
     log_std: initial value of each component.
     forward: observations [B, *policy_observations] of the environment's dtype -> actions of the mean float32[B,
-        *action] within their bounds, mean float32[B, A], log_std float32[B, A].
+        *action] within their bounds, mean float32[B, A], log_std float32[B, A]. With memory as in `SoftmaxPolicy`.
     """
 
     output_names: ClassVar[tuple[str, ...]] = (Role.ACTIONS, Role.MEAN, Role.LOG_STD)
@@ -95,20 +98,21 @@ class DiagonalGaussianPolicy(ContinuousPolicy):
         # The parameter is not named like the output, because parameters are inputs of the graph under their names.
         self.shared_log_std = nn.Parameter(torch.full((self.scale.components,), log_std))
 
-    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the actions of the mean, the mean, and the log standard deviation."""
-        mean = self.computed(observations)
+    def forward(self, observations: Tensor, state: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return the actions of the mean, the mean, the log standard deviation, and the next state."""
+        features, states = self.stepped(observations, state)
+        mean = self.computed(observations, features)
         actions = torch.tanh(mean) if self._squash else mean.clamp(-1.0, 1.0)
         # Repeats the parameter for each row with operations that every graph has.
-        return self.scale(actions), mean, mean * 0.0 + self.shared_log_std
+        return self.scale(actions), mean, mean * 0.0 + self.shared_log_std, *states
 
-    def distribution(self, observations: Tensor) -> tuple[Tensor, ...]:
+    def distribution(self, observations: Tensor, remembered: Tensor | None = None) -> tuple[Tensor, ...]:
         """The mean, float32[B, A], and the log standard deviation, float32[A]."""
-        return self.computed(observations), self.shared_log_std
+        return self.computed(observations, remembered), self.shared_log_std
 
     @staticmethod
     def of_outputs(outputs: Any) -> tuple[Tensor, ...]:
-        """The distribution from the outputs of `forward`."""
+        """The distribution from the outputs of `forward`, without a state."""
         _, mean, log_std = outputs
         return mean, log_std[0]
 
@@ -136,7 +140,8 @@ class PartwisePolicy(Torso):
     components are as in `DiagonalGaussianPolicy`.
 
     forward: observations [B, *policy_observations] of the environment's dtype -> logits float32[B, choices of all
-        parts]. With continuous components, the outputs of `DiagonalGaussianPolicy` follow.
+        parts]. With continuous components, the outputs of `DiagonalGaussianPolicy` follow. With memory as in
+        `SoftmaxPolicy`.
     """
 
     _starts: Tensor
@@ -162,21 +167,22 @@ class PartwisePolicy(Torso):
         """The number of choices, and of continuous components."""
         return sum(spec.sizes) + spec.components
 
-    def forward(self, observations: Observed) -> Any:
-        """Return the logits, and the outputs of the continuous components."""
-        logits, mean = self._computed_parts(observations)
+    def forward(self, observations: Observed, state: Tensor | None = None) -> Any:
+        """Return the logits, the outputs of the continuous components, and the next state."""
+        features, states = self.stepped(observations, state)
+        logits, mean = self._computed_parts(observations, features)
         if self.scale is None:
-            return logits
+            return (logits, *states) if states else logits
         actions = torch.tanh(mean) if self._squash else mean.clamp(-1.0, 1.0)
-        return logits, self.scale(actions), mean, mean * 0.0 + self.shared_log_std
+        return logits, self.scale(actions), mean, mean * 0.0 + self.shared_log_std, *states
 
-    def distribution(self, observations: Observed) -> tuple[Tensor, ...]:
+    def distribution(self, observations: Observed, remembered: Tensor | None = None) -> tuple[Tensor, ...]:
         """log pi of all choices, float32[B, choices], then the mean float32[B, A] and the log deviation float32[A]."""
-        logits, mean = self._computed_parts(observations)
+        logits, mean = self._computed_parts(observations, remembered)
         return (self._logarithms(logits), *(() if self.scale is None else (mean, self.shared_log_std)))
 
     def of_outputs(self, outputs: Any) -> tuple[Tensor, ...]:
-        """The distribution from the outputs of `forward`."""
+        """The distribution from the outputs of `forward`, without a state."""
         if self.scale is None:
             return (self._logarithms(outputs),)
         logits, _, mean, log_std = outputs
@@ -201,9 +207,9 @@ class PartwisePolicy(Torso):
         """Actions of a rollout, [B, parts and components], as int64, or float32 with continuous components."""
         return actions.to(torch.int64 if self.scale is None else torch.float32)
 
-    def _computed_parts(self, observations: Observed) -> tuple[Tensor, Tensor]:
+    def _computed_parts(self, observations: Observed, remembered: Tensor | None) -> tuple[Tensor, Tensor]:
         """Logits float32[B, choices] and means float32[B, A]."""
-        outputs = self.computed(observations)
+        outputs = self.computed(observations, remembered)
         if self.scale is None:
             return self._allowed(outputs, observations), outputs
         logits, mean = torch.split(outputs, [sum(self._sizes), self.scale.components], 1)
@@ -211,14 +217,6 @@ class PartwisePolicy(Torso):
 
     def _logarithms(self, logits: Tensor) -> Tensor:
         return torch.cat([torch.log_softmax(part, 1) for part in torch.split(logits, list(self._sizes), 1)], 1)
-
-
-class ValueNetwork(Torso):
-    """The value of a state: observations [B, *policy_observations] of the environment's dtype -> float32[B]."""
-
-    def forward(self, observations: Tensor) -> Tensor:
-        """Return the values."""
-        return self.computed(observations).squeeze(1)
 
 
 def _sum_of_columns(values: Tensor) -> Tensor:

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from actorq.config.memory import NO_MEMORY, MemoryConfig
 from actorq.domain.spaces import EnvironmentSpec
 from learner_service.kernels.linear import Linear, keep_fp32
 from learner_service.networks.encoders import Observed
+from learner_service.networks.memory import Unrolled, make_cell
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, hidden_layers
 
@@ -17,10 +19,11 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
 
 class Torso(nn.Module):
-    """Observations, hidden layers, and a linear head with `outputs(spec)` outputs.
+    """Observations, hidden layers, perhaps a recurrent cell, and a linear head with `outputs(spec)` outputs.
 
     hidden_sizes: units of an MLP's layers. activation: a key of `ACTIVATIONS`, for the MLP.
     layers: the user's layers or convolutions instead of the MLP, with the number of their features.
+    memory: settings of the cell. The attribute is the cell; None without memory.
     """
 
     def __init__(
@@ -30,11 +33,24 @@ class Torso(nn.Module):
         normalizer: Normalizer | None = None,
         layers: tuple[nn.Module, int] | None = None,
         activation: str = "relu",
+        memory: MemoryConfig = NO_MEMORY,
     ) -> None:
         super().__init__()
         self.observe = Observations(spec, normalizer, flatten=layers is None)
         self.torso, features = hidden_layers(spec, hidden_sizes, layers, ACTIVATIONS[activation])
+        self.memory = make_cell(memory, features)
+        features = features if self.memory is None else self.memory.units
         self.head = keep_fp32(Linear(features, self.outputs(spec)))
+
+    @property
+    def state_size(self) -> int:
+        """Numbers in the state of the memory, S; 0 without memory."""
+        return 0 if self.memory is None else self.memory.state_size
+
+    @property
+    def further_inputs(self) -> tuple[int, ...]:
+        """Sizes of the inputs after the observations, float32[B, size] each: the state."""
+        return (self.state_size,) if self.state_size else ()
 
     def outputs(self, spec: EnvironmentSpec) -> int:
         """The number of outputs of the head; one by default."""
@@ -46,14 +62,46 @@ class Torso(nn.Module):
         gain: of the head; sqrt(2) for hidden layers. hidden: whether to change hidden layers. The gains are those of
         Huang et al. 2022, "The 37 Implementation Details of Proximal Policy Optimization", detail 2.
         """
-        layers = {layer: _HIDDEN_GAIN for layer in self.torso.modules() if hidden} | {self.head: gain}
-        for layer, own in layers.items():
-            if isinstance(layer, nn.Linear | nn.Conv2d):
-                nn.init.orthogonal_(layer.weight, own)
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
+        if hidden:
+            make_orthogonal(self.torso, _HIDDEN_GAIN)
+        if self.memory is not None:
+            make_orthogonal(self.memory, 1.0)
+            self.memory.favor_memory()
+        make_orthogonal(self.head, gain)
 
-    def computed(self, observations: Observed) -> Tensor:
-        """The outputs of the last layer, float32[B, outputs]."""
-        outputs: Tensor = self.head(self.torso(self.observe(observations)))
+    def stepped(self, observations: Observed, state: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The inputs of the head, float32[B, features], and the next state [B, S] if there is a memory.
+
+        state: float32[B, S] before the step; None without memory.
+        """
+        features: Tensor = self.torso(self.observe(observations))
+        if self.memory is None:
+            return features, ()
+        assert state is not None
+        features, following = self.memory.step(features, state)
+        return features, (following,)
+
+    def unrolled(self, observations: Tensor, state: Tensor, begins: Tensor) -> Unrolled:
+        """The steps of the memory on observations [T, B, *policy_observation]; see `Cell.unrolled`."""
+        assert self.memory is not None
+        features: Tensor = self.torso(self.observe(observations.flatten(0, 1)))
+        return self.memory.unrolled(features.view(*observations.shape[:2], -1), state, begins)
+
+    def computed(self, observations: Observed, remembered: Tensor | None = None) -> Tensor:
+        """The outputs of the last layer, float32[B, outputs].
+
+        remembered: the inputs of the head, if they are already computed, such as the outputs of the memory.
+        """
+        if remembered is None:
+            remembered = self.torso(self.observe(observations))
+        outputs: Tensor = self.head(remembered)
         return outputs
+
+
+def make_orthogonal(module: nn.Module, gain: float = _HIDDEN_GAIN) -> None:
+    """Give all layers of a module orthogonal initial weights with this gain, and biases of 0."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.orthogonal_(layer.weight, gain)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

@@ -23,7 +23,7 @@ from actorq.telemetry.machine import package_version
 from learner_service.policy import policy_graph
 from learner_service.policy.graph_operations import UnknownOperationError
 from learner_service.policy.graph_writer import write_graph
-from learner_service.policy.policy_graph import as_acted, example_inputs, export_graph, graph_by
+from learner_service.policy.policy_graph import as_acted, example_inputs, export_graph, graph_by, state_size_of
 from learner_service.policy.recorded_calls import record
 
 # Another version of one of these packages may export a different graph.
@@ -109,7 +109,7 @@ def _key(policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, greedy: bo
     """A digest of everything that the graph depends on; empty when the forward pass cannot be recorded."""
     acted = as_acted(policy, spec, takes_noise and greedy)
     try:
-        computed = fingerprint(acted, example_inputs(spec, takes_noise))
+        computed = fingerprint(acted, example_inputs(spec, takes_noise, state_size_of(policy)))
     except Exception as error:
         # The exporter reports the errors of the policy.
         _log.info("the graph is not cached: a forward pass cannot be recorded (%s: %s)", type(error).__name__, error)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from actorq.domain.leaves import places
 from actorq.domain.policy import PolicyGraph
-from actorq.domain.signature import Role, Signature, signature_of
+from actorq.domain.signature import NEXT_STATE, Role, Signature, signature_of
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from actorq.quantization.signatures import signed_graph
@@ -29,23 +29,40 @@ from learner_service.policy.graph_writer import OPSET, write_graph
 _Make = Callable[[nn.Module, dict[str, Tensor], list[str]], onnx.ModelProto]
 
 
-def data_inputs(spec: EnvironmentSpec, takes_noise: bool) -> dict[str, ArraySpec]:
+def data_inputs(spec: EnvironmentSpec, takes_noise: bool, state_size: int = 0) -> dict[str, ArraySpec]:
     """The inputs of a policy, by name and in order.
 
-    A policy may have noise for each component of an action as an input.
+    A policy may have inputs for its state, and for noise of each component of an action. state_size: numbers in a
+    state; 0 without memory.
     """
     inputs = dict(spec.policy_observations.inputs)
+    if state_size:
+        inputs[Role.STATE] = ArraySpec((state_size,), "float32")
     if takes_noise:
         inputs[Role.NOISE] = ArraySpec((math.prod(spec.actions.shape),), "float32")
     return inputs
 
 
+def state_size_of(policy: nn.Module) -> int:
+    """Numbers in the state of a policy; 0 without memory. Own policies with memory have the attribute `state_size`."""
+    return int(getattr(policy, "state_size", 0))
+
+
 def calibration_batch(
-    observations: NDArray[Any], spec: EnvironmentSpec, takes_noise: bool, seed: int
+    observations: NDArray[Any],
+    spec: EnvironmentSpec,
+    takes_noise: bool,
+    seed: int,
+    states: NDArray[np.float32] | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """For each data input, copies of observations [B, *policy_observation], or standard normal noise [B, ...]."""
+    """For each data input, copies of observations [B, *policy_observation], or standard normal noise [B, ...].
+
+    states: float32[B, S] before each of these observations, for a policy with memory. Empty without observations.
+    """
     rows = with_a_row(observations, spec)
     batch = {name: np.array(values, order="C") for name, values in spec.policy_observations.split(rows).items()}
+    if states is not None:
+        batch[Role.STATE] = np.array(states if len(states) else np.zeros((len(rows), states.shape[1]), np.float32))
     if takes_noise:
         shape = data_inputs(spec, takes_noise)[Role.NOISE].shape
         batch[Role.NOISE] = np.random.default_rng(seed).standard_normal((len(rows), *shape), np.float32)
@@ -85,7 +102,8 @@ def graph_by(make: _Make, policy: nn.Module, spec: EnvironmentSpec, takes_noise:
     """
     acted = as_acted(policy, spec, takes_noise and greedy)
     signature = _signature(policy, spec, takes_noise, takes_noise and greedy)
-    model = make(acted, example_inputs(spec, takes_noise), [port.name for port in signature.outputs])
+    examples = example_inputs(spec, takes_noise, state_size_of(policy))
+    model = make(acted, examples, [port.name for port in signature.outputs])
     graph = signed_graph(model, signature)
     onnx.checker.check_model(model, full_check=True)
     return graph
@@ -120,9 +138,9 @@ def as_acted(policy: nn.Module, spec: EnvironmentSpec, greedy: bool) -> nn.Modul
     return copied
 
 
-def example_inputs(spec: EnvironmentSpec, takes_noise: bool) -> dict[str, Tensor]:
+def example_inputs(spec: EnvironmentSpec, takes_noise: bool, state_size: int = 0) -> dict[str, Tensor]:
     """Two rows of zeros for each data input, by name and in order."""
-    inputs = data_inputs(spec, takes_noise)
+    inputs = data_inputs(spec, takes_noise, state_size)
     return {name: torch.zeros((2, *each.shape), dtype=getattr(torch, each.dtype)) for name, each in inputs.items()}
 
 
@@ -135,7 +153,10 @@ def snapshot_parameters(policy: nn.Module) -> dict[str, NDArray[Any]]:
 
 
 def _signature(policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, greedy: bool) -> Signature:
-    """The signature of the policy's graph. Its `output_names`, if it has them, are names of roles."""
+    """The signature of the policy's graph. Its `output_names`, if it has them, are names of roles.
+
+    With memory, the next state is the last output.
+    """
     outputs = getattr(policy, "output_names", None)
     if outputs is None:
         acting = Role.VALUES if spec.sizes else Role.ACTIONS
@@ -144,7 +165,9 @@ def _signature(policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, gree
     if not spec.sizes and spec.actions.bounded:
         low, high = spec.actions.bounds()
         spans = tuple((high - low).ravel().tolist())
-    return signature_of(data_inputs(spec, takes_noise), outputs, bool(spec.sizes), spans, spec.sizes)
+    size = state_size_of(policy)
+    outputs = (*outputs, NEXT_STATE) if size else outputs
+    return signature_of(data_inputs(spec, takes_noise, size), outputs, bool(spec.sizes), spans, spec.sizes)
 
 
 def export_graph(policy: nn.Module, inputs: dict[str, Tensor], outputs: list[str]) -> onnx.ModelProto:

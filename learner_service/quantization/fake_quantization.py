@@ -74,13 +74,14 @@ class FakeQuantization:
                     *(name, held, scheme, type(module).__name__ if module is not None else "no module"),
                 )
 
-    def calibrate(self, observations: Tensor) -> None:
+    def calibrate(self, *inputs: Tensor) -> None:
         """Find the policy's present live units, and calibrate the ranges of activations.
 
-        observations: a batch, on any device. Do not call within `applied`.
+        inputs: a batch of observations, and of states for a policy with memory, on any device. Do not call within
+            `applied`.
         """
         device = next(self._policy.parameters()).device
-        observations = observations.to(device)
+        inputs = tuple(each.to(device) for each in inputs)
         if not self._layers:
             return
         parameters = {name: tensor.detach().cpu().numpy() for name, tensor in self._policy.state_dict().items()}
@@ -93,7 +94,7 @@ class FakeQuantization:
         remaining = remaining_units(live, device)
         for name, layer in self._layers.items():
             layer.remaining = remaining.get(name, Remaining())
-        ranges = self._ranges(observations, remaining)
+        ranges = self._ranges(inputs, remaining)
         for layer in self._layers.values():
             layer.calibrate(ranges)
 
@@ -123,7 +124,7 @@ class FakeQuantization:
         forms, bits = training_forms(self._scheme, graph, self._held), self._bits
         return forms if bits is None else {name: with_bits(form, bits) for name, form in forms.items()}
 
-    def _ranges(self, observations: Tensor, remaining: Mapping[str, Remaining]) -> dict[Place, Tensor]:
+    def _ranges(self, inputs: tuple[Tensor, ...], remaining: Mapping[str, Remaining]) -> dict[Place, Tensor]:
         """Lowest and highest activation of the remaining units at each place that a training form needs."""
         found: dict[Place, Tensor] = {}
         places = {place for layer in self._layers.values() for place in layer.form.places}
@@ -139,5 +140,5 @@ class FakeQuantization:
                     found[place] = torch.stack(torch.aminmax(values))
 
                 hooks.callback(self._policy.get_submodule(place.layer).register_forward_hook(record).remove)
-            self._policy(observations)
+            self._policy(*inputs)
         return found

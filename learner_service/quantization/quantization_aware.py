@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -38,16 +39,20 @@ class QuantizationAware:
         # Another thread replaces the object as a whole.
         self._newest: tuple[str, tuple[LayerReport, ...]] | None = None
         self._followed: tuple[str, tuple[LayerReport, ...]] | None = None
-        self._calibration: NDArray[Any] | None = None
+        self._calibration: tuple[NDArray[Any], ...] = ()
         self._calibrated = False
 
     def follow(self, policy: PolicyDescriptor) -> None:
         """Train with the quantized layers of an emitted version in later updates."""
         self._newest = (policy.effective_scheme, policy.fidelity.layers)
 
-    def published(self, calibration: NDArray[Any]) -> None:
-        """Calibrate again, on the observations of a publication, [B, *observation]."""
-        self._calibration, self._calibrated = calibration, False
+    def published(self, calibration: NDArray[Any], states: NDArray[np.float32] | None = None) -> None:
+        """Calibrate again, on the observations of a publication, [B, *observation].
+
+        states: float32[B, S] before them, of a policy with memory.
+        """
+        self._calibration = (calibration,) if states is None else (calibration, states)
+        self._calibrated = False
 
     @contextmanager
     def applied(self, updates: int, environment_steps: int) -> Iterator[None]:
@@ -89,7 +94,7 @@ class QuantizationAware:
                 _log.info("training follows %s: %s", newest[0], ", ".join(self._fake.layers) or "no layer is quantized")
         if not self._fake.layers:
             return False
-        if not self._calibrated and self._calibration is not None:
-            self._fake.calibrate(torch.from_numpy(self._calibration))
+        if not self._calibrated and self._calibration:
+            self._fake.calibrate(*map(torch.from_numpy, self._calibration))
             self._calibrated = True
         return True

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from actorq.domain.memory import state_column
 from learner_service.batch import Batch
 from learner_service.rollouts.versions import PublishedVersions
 
@@ -22,7 +22,7 @@ _PERIOD = 2048
 # Number of versions whose parameters are kept. A run may allow any lag.
 _MOST_VERSIONS = 66
 
-LogProbabilities = Callable[[NDArray[np.generic], NDArray[np.generic], Mapping[str, Tensor]], NDArray[np.float32]]
+LogProbabilities = Callable[..., NDArray[np.float32]]
 
 
 class Mismatch:
@@ -36,11 +36,20 @@ class Mismatch:
         from before a restart of the learner, and versions that are 66 or more publications old.
     divergence: the same mean with pi the newest policy: rounding and staleness together.
     policy_lag: mean number of publications after the acting version.
+
+    With memory, the samples are first steps of trajectories, because only their states are stored.
     """
 
-    def __init__(self, log_probabilities: LogProbabilities, versions: PublishedVersions, device: torch.device) -> None:
-        """log_probabilities: as in `OnPolicyAlgorithm`. device: of the parameters."""
+    def __init__(
+        self,
+        log_probabilities: LogProbabilities,
+        versions: PublishedVersions,
+        device: torch.device,
+        state_size: int = 0,
+    ) -> None:
+        """log_probabilities: as in `OnPolicyAlgorithm`. device: of the parameters. state_size: 0 without memory."""
         self._log_probabilities = log_probabilities
+        self._state = (state_column(state_size),) if state_size else ()
         self._versions = versions
         self._device = device
         self._parameters: OrderedDict[int, Mapping[str, NDArray[Any]]] = OrderedDict()
@@ -66,11 +75,13 @@ class Mismatch:
             self._unmeasured += len(lags)
         if self._unmeasured < _PERIOD:
             return
-        observations, actions, drawn, versions = _samples(rollout)
+        if self._state:
+            rollout = [_first_steps(each) for each in rollout]
+        observations, actions, drawn, versions, *states = _samples(rollout, self._state)
         if not len(drawn):
             return
         self._unmeasured = 0
-        self._add("divergence", np.abs(self._log_probabilities(observations, actions, {}) - drawn))
+        self._add("divergence", np.abs(self._log_probabilities(observations, actions, {}, *states) - drawn))
         known = np.array(list(self._parameters), np.int64)
         # The publisher may give a snapshot a higher number if the quantizer has newer versions.
         places = np.searchsorted(known, versions, side="right") - 1
@@ -80,7 +91,8 @@ class Mismatch:
                 name: torch.from_numpy(array).to(self._device)
                 for name, array in self._parameters[int(known[place])].items()
             }
-            again = self._log_probabilities(observations[rows], actions[rows], parameters)
+            own = [each[rows] for each in states]
+            again = self._log_probabilities(observations[rows], actions[rows], parameters, *own)
             self._add("mismatch", np.abs(again - drawn[rows]))
 
     def state(self) -> dict[str, list[float]]:
@@ -98,8 +110,13 @@ class Mismatch:
         self._sums[name] = (total + float(finite.sum(dtype=np.float64)), count + len(finite))
 
 
-def _samples(rollout: Sequence[Batch]) -> list[NDArray[Any]]:
-    """At most 256 evenly spaced transitions: observations, actions, log probabilities and versions."""
+def _first_steps(steps: Batch) -> Batch:
+    """The first steps of trajectories, as trajectories of one step."""
+    return steps.map(lambda column: column[:1])
+
+
+def _samples(rollout: Sequence[Batch], further: Sequence[str] = ()) -> list[NDArray[Any]]:
+    """At most 256 evenly spaced transitions: observations, actions, log probabilities, versions and further columns."""
     valid = sum(int(np.count_nonzero(trajectories.valid)) for trajectories in rollout)
     chosen = np.linspace(0, valid, min(_TRANSITIONS, valid), endpoint=False).astype(np.int64)
     columns = []
@@ -107,6 +124,7 @@ def _samples(rollout: Sequence[Batch]) -> list[NDArray[Any]]:
         steps, environments = np.nonzero(each.valid)
         mine = chosen[(chosen >= 0) & (chosen < len(steps))]
         at = steps[mine], environments[mine]
-        columns.append((each.observations[at], each.actions[at], each.log_probabilities[at], each.policy_versions[at]))
+        read = (each.observations, each.actions, each.log_probabilities, each.policy_versions)
+        columns.append([column[at] for column in (*read, *map(each.columns.__getitem__, further))])
         chosen = chosen - len(steps)
     return [np.concatenate(column) for column in zip(*columns, strict=True)]

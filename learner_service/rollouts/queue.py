@@ -104,6 +104,7 @@ class RolloutQueue(SegmentBuffer):
         senders:           uint64[T, N], numbers that identify the actors
         log_probabilities: float32[T, N], log mu(a | s) of the quantized policy that acted
         and the run's other further columns that batches have.
+        Columns of segments, such as the state of a recurrent policy, are [1, N, ...]: of the first segment.
         """
         if not self.limiter.await_sample(self.rollout_size * self._epochs, timeout):
             return None
@@ -242,6 +243,7 @@ class RolloutQueue(SegmentBuffer):
             policy_versions=store.policy_versions[acted],
             senders=store.directory.senders(store.generations[acted]),
             **{column.name: store.further[column.name][acted] for column in store.batched},
+            **{name: store.further[name][rows[:1]] for name in store.of_segments},
         )
 
 

@@ -128,6 +128,8 @@ class NetworkSparsity:
         examples = [torch.zeros((2, *seen.shape), dtype=getattr(torch, seen.dtype), device=device)]
         if network == "critic" and self._critic_takes_actions:
             examples.append(torch.zeros((2, acted), device=device))
+        sizes: Sequence[int] = getattr(parameters.modules[0], "further_inputs", ())
+        examples += [torch.zeros((2, size), device=device) for size in sizes]
         return trace(parameters.modules[0], *examples)
 
     def _products(

@@ -1,15 +1,15 @@
 """The data of a trainer: batches sampled from the replay, or rollouts from the one-pass queue."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from actorq.config.run_config import RunConfig
-from learner_service.algorithms.base import Algorithm, Learned, OnPolicyAlgorithm
+from learner_service.algorithms.base import Algorithm, Learned, OnPolicyAlgorithm, RecurrentAlgorithm
 from learner_service.batch import Batch
 from learner_service.replay import Drawn, DynamicCapacity, Prefetcher, ReplayBuffer, SegmentBuffer
 from learner_service.rollouts import Mismatch, RolloutQueue
@@ -82,6 +82,10 @@ class Batches(Protocol):
         """At most `size` of the newest observations, [B, *policy_observation], with equal shares of all actors; or
         None.
         """
+
+    def observed_states(self, size: int) -> NDArray[np.float32] | None:
+        """The states of a policy with memory before the observations of `observed`, float32[B, S]; None without."""
+        return None
 
     def is_due(self, before: int, updates: int) -> bool:
         """Whether to publish a policy, after `learn` has raised the updates from `before`; by default always."""
@@ -185,7 +189,8 @@ class RolloutBatches(Batches):
         self, config: RunConfig, algorithm: OnPolicyAlgorithm, queue: RolloutQueue, device: torch.device
     ) -> None:
         self.buffer = self.queue = queue
-        self.mismatch = Mismatch(algorithm.log_probabilities, queue.versions, device)
+        self._has_memory = bool(config.memory)
+        self.mismatch = Mismatch(algorithm.log_probabilities, queue.versions, device, config.memory.state_size)
         self._algorithm = algorithm
         self._rollout: tuple[Batch, ...] = ()
 
@@ -213,15 +218,24 @@ class RolloutBatches(Batches):
         """Some observations before valid steps of the newest rollout."""
         if not self._rollout:
             return None
+        return np.concatenate([each.observations[places] for each, places in self._observed(size)])
+
+    def observed_states(self, size: int) -> NDArray[np.float32] | None:
+        """The present policy's states before these observations; None without memory."""
+        if not self._rollout or not self._has_memory:
+            return None
+        algorithm = cast(RecurrentAlgorithm, self._algorithm)
+        return np.concatenate([algorithm.states(each)[places] for each, places in self._observed(size)])
+
+    def _observed(self, size: int) -> Iterator[tuple[Batch, tuple[NDArray[np.int64], NDArray[np.int64]]]]:
+        """The trajectories of the newest rollout, each with the steps and environments of chosen transitions."""
         senders = [each.senders[each.valid] for each in self._rollout]
         chosen = alike(np.concatenate(senders), size)
         starts = np.cumsum([0, *map(len, senders)])
-        parts: list[NDArray[Any]] = []
         for each, start, stop in zip(self._rollout, starts[:-1], starts[1:], strict=True):
             steps, environments = np.nonzero(each.valid)
             places = chosen[(start <= chosen) & (chosen < stop)] - start
-            parts.append(each.observations[steps[places], environments[places]])
-        return np.concatenate(parts)
+            yield each, (steps[places], environments[places])
 
     def published(self, version: int, parameters: Mapping[str, NDArray[Any]]) -> None:
         """Count the lag of transitions from this version too."""

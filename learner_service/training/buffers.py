@@ -125,11 +125,11 @@ def check_one_step(config: RunConfig, spec: EnvironmentSpec, algorithm: Algorith
 
 def check_sizes(config: RunConfig, spec: EnvironmentSpec) -> None:
     """Raise UserError when a segment is too large for a message or for the ring."""
-    environments, copies = config.environments_per_actor, config.copies_of(spec)
-    most = most_environments(spec, copies)
+    environments, further = config.environments_per_actor, config.large_columns(spec)
+    most = most_environments(spec, further)
     if environments > most:
         raise UserError(
-            f"a segment of one step needs {environments * step_bytes(spec, copies)} bytes with {environments} "
+            f"a segment of one step needs {environments * step_bytes(spec, further)} bytes with {environments} "
             f"environments per actor, but has at most {MAX_SEGMENT_BYTES}; give --environments-per-actor {most}"
         )
     rows = _segment_rows(config, spec)

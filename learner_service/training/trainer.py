@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,7 @@ class Trainer:
     """Runs on its own thread from `start` to `stop`. The control methods are thread-safe.
 
     quantization_aware: decides which updates compute with the actors' rounded policy.
-    calibration: selects observations for a policy's fidelity.
+    kept: selects observations [B, ...] for a policy's fidelity, bool[B].
     write: writes a checkpoint after the given number of updates, and returns its folder. Runs on the trainer's thread.
     """
 
@@ -58,7 +59,7 @@ class Trainer:
     updates: int = 0
     clock: Callable[[], float] = time.monotonic
     on_published: Callable[[int], None] = lambda version: None
-    calibration: Callable[[NDArray[np.generic]], NDArray[np.generic]] = lambda rows: rows
+    kept: Callable[[NDArray[np.generic]], NDArray[np.bool_]] = lambda rows: np.ones(len(rows), np.bool_)
 
     def __post_init__(self) -> None:
         self.paused = False
@@ -129,18 +130,29 @@ class Trainer:
 
     def publish(self) -> int:
         """Offer the present policy as the newest version. Returns its number."""
-        buffer, size = self.batches.buffer, self.config.publication.calibration_size
-        # Observations of the last updates, otherwise the newest stored ones.
-        if (observed := self.batches.observed(size)) is None:
-            observed = buffer.newest_observations(size)
-        rows = with_a_row(self.calibration(observed), buffer.spec)
-        calibration = calibration_batch(rows, buffer.spec, takes_noise(self.algorithm), seed=self.updates)
-        self.quantization_aware.published(rows)
+        (rows, states), spec = self._calibration(), self.batches.buffer.spec
+        calibration = calibration_batch(rows, spec, takes_noise(self.algorithm), self.updates, states)
+        self.quantization_aware.published(rows, states)
         parameters = snapshot_parameters(self.algorithm.policy)
         version = self.publisher.offer(Snapshot(self.updates, parameters, calibration, at=time.time()))
         self.batches.published(version, parameters)
         self.on_published(version)
         return version
+
+    def _calibration(self) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
+        """Observations to measure a policy's fidelity, and the states before them if it has a memory.
+
+        They are of the last updates, otherwise the newest stored ones, with states of zeros.
+        """
+        buffer, size = self.batches.buffer, self.config.publication.calibration_size
+        observed, states = self.batches.observed(size), self.batches.observed_states(size)
+        if observed is None:
+            observed = buffer.newest_observations(size)
+        kept = self.kept(observed)
+        rows = with_a_row(observed if kept.all() else observed[kept], buffer.spec)
+        if (state_size := self.config.memory.state_size) == 0:
+            return rows, None
+        return rows, np.zeros((len(rows), state_size), np.float32) if states is None else states[kept]
 
     def _run(self) -> None:
         try:

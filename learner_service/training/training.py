@@ -173,7 +173,7 @@ def build_training(
         trainer = Trainer(
             *(config, algorithm, batches, publisher, aware, save, updates),
             on_published=intake.published,
-            calibration=intake.calibration,
+            kept=intake.calibration_rows,
         )
         disk = DiskWatch(replay.directory, config.replay.min_free_bytes, replay.machine)
         flusher = Flusher(replay, disk, config.replay.flush_s)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.columns import Array, Column, columns_of
+from actorq.domain.columns import Array, Column, Per, columns_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.statefiles.crc import crc32
@@ -43,6 +43,7 @@ class Columns:
     ages:            uint8[rows], steps since the reset of the episode that the observation belongs to, at most 255
     priorities:      float32[rows], 0 where none was given yet
     further:         the run's further columns by name, [rows, ...] (see actorq.domain.columns)
+    of_segments:     names of the further columns with one entry for each segment, in the row of its first step
     """
 
     observations: Array
@@ -54,6 +55,7 @@ class Columns:
     priorities: NDArray[np.float32]
     further: Mapping[str, Array]
     files: tuple[MappedFile, ...]
+    of_segments: frozenset[str] = frozenset()
 
     @property
     def nbytes(self) -> int:
@@ -134,7 +136,8 @@ def open_columns(
         if column.name in _WHOLE:
             file.allocate(len(file))
     own = {column.name: arrays.pop(column.name) for column in further}
-    return Columns(**arrays, further=own, files=tuple(files)), segments
+    of_segments = frozenset(column.name for column in further if column.per is Per.SEGMENT)
+    return Columns(**arrays, further=own, files=tuple(files), of_segments=of_segments), segments
 
 
 def _layout(spec: EnvironmentSpec) -> list[Column]:

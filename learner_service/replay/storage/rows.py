@@ -29,7 +29,8 @@ class RowWriter:
     """Writes segments of `steps` x `environments` to `columns`. Not thread-safe: the store's lock covers it.
 
     Builds the rows in memory, one column after the other as in `Columns.checksum`. Context and bootstrap rows have only
-    observations and ages. Their other columns stay 0.
+    observations and ages. Their other columns stay 0. A further column with one entry for each segment and environment
+    has that entry in the row of the first step.
     """
 
     def __init__(self, columns: Columns, frame_stack: int, steps: int, environments: int) -> None:
@@ -53,7 +54,9 @@ class RowWriter:
         acted = slice(self._context, -1)
         self._observations, self._ages = blocks[0], blocks[5][self._context :]
         self._actions, self._rewards, self._flags, self._versions = (block[acted] for block in blocks[1:5])
-        self._further = {name: block[acted] for name, block in zip(columns.further, blocks[6:], strict=True)}
+        further = {name: block[acted] for name, block in zip(columns.further, blocks[6:], strict=True)}
+        self._of_segments = {name: block for name, block in further.items() if name in columns.of_segments}
+        self._further = {name: block for name, block in further.items() if name not in columns.of_segments}
 
     def write(self, segment: Segment, start: int) -> int:
         """Write the rows of a segment of this shape, starting at row `start`. Returns their `Columns.checksum`."""
@@ -69,6 +72,8 @@ class RowWriter:
         self._ages[...] = self._ages_of(segment)
         for name, block in self._further.items():
             block[...] = segment.columns[name]
+        for name, block in self._of_segments.items():
+            block[0] = segment.columns[name]
         for file, size, piece in self._pieces:
             file.write(start * size, piece)
         self._priorities[start : start + self._count] = 0

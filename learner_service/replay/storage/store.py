@@ -84,7 +84,7 @@ class ReplayStore:
         self.policy_versions = columns.policy_versions
         self.ages = columns.ages
         self.priorities = columns.priorities
-        self.further = columns.further
+        self.further, self.of_segments = columns.further, columns.of_segments
         self.capacity = len(columns.flags)
         self.nbytes = columns.nbytes + len(directory.file)
         self.segments = LiveSegments(columns, directory, spec.frame_stack)

@@ -1,0 +1,68 @@
+"""Settings of a policy's memory: a recurrent cell between the hidden layers and the head."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from actorq.config.algorithms import ALGORITHMS
+from actorq.config.numbers import PositiveInt, Whole
+from actorq.config.settings import Settings
+from actorq.domain.limits import MAX_STATE
+from actorq.domain.memory import state_column
+from actorq.domain.spaces import EnvironmentSpec
+from actorq.errors import UserError
+
+MemoryKind = Literal["none", "gru", "lstm"]
+# Arrays of `units` numbers in a cell's state.
+_PARTS = {"none": 0, "gru": 1, "lstm": 2}
+
+
+class MemoryConfig(Settings):
+    """Memory of the policy, for environments that show only a part of their state. `--memory gru` sets the kind."""
+
+    short: ClassVar[str] = "kind"
+
+    kind: MemoryKind = Field("none", description="recurrent cell of the policy: none, gru or lstm")
+    units: Annotated[Whole, Field(ge=1, le=MAX_STATE // 2)] = Field(128, description="units of the cell")
+    burn_in: Annotated[Whole, Field(ge=0, le=10_000)] = Field(
+        20, description="steps at the start of each sequence that only prepare the state; algorithms with a replay"
+    )
+    sequence_length: Annotated[PositiveInt, Field(le=10_000)] = Field(
+        40,
+        description="maximum number of trained steps per sequence, whose start gradients do not pass; not for impala",
+    )
+
+    def __bool__(self) -> bool:
+        """Whether the policy has a memory."""
+        return self.kind != "none"
+
+    @property
+    def state_size(self) -> int:
+        """Numbers in a policy's state; 0 without memory."""
+        return _PARTS[self.kind] * self.units
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column with the states at the start of segments; none without memory."""
+        return (state_column(self.state_size),) if self else ()
+
+    def check_frames(self, spec: EnvironmentSpec) -> None:
+        """Raise UserError if the policy has a memory, and the environment stacks frames."""
+        if self and spec.frame_stack > 1:
+            raise UserError(
+                f"memory.kind {self.kind}: {spec.environment_id} stacks {spec.frame_stack} frames, and frame stacks and "
+                "memory exclude each other; give --memory none, because the stack shows the motion"
+            )
+
+    def check_algorithm(self, name: str) -> None:
+        """Raise ValueError if the policy has a memory, and this built-in algorithm does not support one."""
+        if self and name in ALGORITHMS and not ALGORITHMS[name].has_memory:
+            known = [each for each, settings in ALGORITHMS.items() if settings.has_memory]
+            raise ValueError(
+                f"memory.kind {self.kind}: expected an algorithm with memory ({', '.join(known)}), got {name}; choose "
+                "one of them, or give --memory none"
+            )
+
+
+NO_MEMORY = MemoryConfig()
+"""A policy without memory."""
