@@ -29,7 +29,7 @@ class MemoryConfig(Settings):
     )
     sequence_length: Annotated[PositiveInt, Field(le=10_000)] = Field(
         40,
-        description="maximum number of trained steps per sequence, whose start gradients do not pass; not for impala",
+        description="maximum trained steps per sequence; gradients do not pass its start; not for impala",
     )
 
     def __bool__(self) -> bool:
@@ -50,8 +50,8 @@ class MemoryConfig(Settings):
         """Raise UserError if the policy has a memory, and the environment stacks frames."""
         if self and spec.frame_stack > 1:
             raise UserError(
-                f"memory.kind {self.kind}: {spec.environment_id} stacks {spec.frame_stack} frames, and frame stacks and "
-                "memory exclude each other; give --memory none, because the stack shows the motion"
+                f"memory.kind {self.kind}: {spec.environment_id} stacks {spec.frame_stack} frames, and a frame stack "
+                "and memory exclude each other; give --memory none, because the stack shows the motion"
             )
 
     def check_algorithm(self, name: str) -> None:

@@ -151,8 +151,8 @@ def _algorithms(spec: EnvironmentSpec) -> tuple[list[str], list[str]]:
 def _settings(spec: EnvironmentSpec, config: RunConfig) -> Iterator[str]:
     family = family_of(config.preset_environment)
     yield "no preset for this environment" if family is OTHERS else f"preset for {family.name}"
-    copies = config.copies_of(spec)
-    yield f"{config.environments_per_actor} environments per actor (at most {most_environments(spec, config.large_columns(spec)):,})"
+    copies, most = config.copies_of(spec), most_environments(spec, config.large_columns(spec))
+    yield f"{config.environments_per_actor} environments per actor (at most {most:,})"
     if spec.frame_stack > 1:
         yield f"{spec.frame_stack} frames stacked"
     elif spec.image is not None:

@@ -169,7 +169,10 @@ class PolicyGradient(Trainable):
         return told
 
     def present_values(self, steps: Batch, remembered: Sequence[Tensor] = ()) -> NDArray[np.float32]:
-        """V of all observations, float32[T + 1, N]. remembered: outputs of the policy's cell for them, if it has one."""
+        """V of all observations, float32[T + 1, N].
+
+        remembered: outputs of the policy's cell for these observations, if it has one.
+        """
         values = self._without_gradient(self._v, self._seen(flat(steps.observations)), *remembered)
         return values.view(steps.observations.shape[:2]).cpu().numpy()
 

@@ -63,7 +63,7 @@ class GRUSteps(torch.autograd.Function):
     def backward(ctx: Any, to_outputs: Tensor, to_states: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of products, state, weight and bias."""
         keeps, weight, states, gates, new, remembered = ctx.saved_tensors
-        steps, rows, units = new.shape
+        steps, rows, _ = new.shape
         reset, update = gates.chunk(2, dim=2)
         # The gradients of the sums inside z and n, divided by the gradient of the output.
         slopes = torch.stack(((states[:-1] - new) * update * (1 - update), (1 - update) * (1 - new.square())), 2)

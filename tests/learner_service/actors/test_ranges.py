@@ -25,8 +25,8 @@ def test_the_rows_of_an_outlier_actor_are_left_out_and_it_is_logged_once(caplog:
     good, wild = rows(1.0, 9)[:, 0], rows(1e6, 10, 16)[:, 0]
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            rows = np.concatenate([good, wild])
-            np.testing.assert_array_equal(rows[found.inside(rows)], good)
+            both = np.concatenate([good, wild])
+            np.testing.assert_array_equal(both[found.inside(both)], good)
     assert found.left_out == 32
     (line,) = caplog.messages
     assert line.startswith("actor-3: ")
