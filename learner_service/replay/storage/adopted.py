@@ -17,9 +17,9 @@ from actorq.statefiles.crc import crc32
 from learner_service.replay.storage.columns import FOLLOWS, Columns, open_columns
 from learner_service.replay.storage.description import (
     FORMAT_VERSION,
-    NEEDED_BY,
     described,
     description_files,
+    needed_by,
     read_description,
 )
 from learner_service.replay.storage.directory import Record, SegmentDirectory
@@ -56,7 +56,7 @@ def adoptable(directory: Path, further: Sequence[str]) -> EnvironmentSpec:
     spec, _, own, _ = described(found)
     for name in further:
         if name not in {column.name for column in own}:
-            user, _, without = NEEDED_BY.get(name, ("this run", "", ""))
+            user, _, without = needed_by(name, "this run")
             flag = f"give {without}, or " if without else ""
             raise UserError(
                 f"init_replay: expected the column {name}, which {user} needs, got a replay without it in {directory}; "

@@ -12,6 +12,7 @@ from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES, Column, col
 from actorq.domain.contract import CONTRACT, check_written
 from actorq.domain.goals import HINDSIGHT, Goal
 from actorq.domain.leaves import Leaf
+from actorq.domain.memory import state_size_of
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec, sizes_of
 from actorq.errors import ConflictError
 from learner_service.replay.storage.mapped_files import read_checked, write_checked
@@ -32,6 +33,15 @@ NEEDED_BY = {
     },
 }
 """The reason for each further column, and the flags of a run with and without this column."""
+
+
+def needed_by(name: str, otherwise: str) -> tuple[str, str, str]:
+    """The entry of `NEEDED_BY`, also for states. otherwise: the reason for an unknown column."""
+    if state_size_of(name):
+        return "a policy with a state of this size", "its memory.kind and memory.units", "--memory none"
+    return NEEDED_BY.get(name, (otherwise, "", ""))
+
+
 _ELSEWHERE = "start this run in another directory, or remove this one to start empty"
 
 
@@ -106,7 +116,7 @@ def require_same(directory: Path, spec: EnvironmentSpec, capacity: int, further:
 
 def _require_columns(directory: Path, found: Sequence[str], expected: Sequence[str]) -> None:
     for name in sorted(set(found) ^ set(expected)):
-        user, with_it, without_it = NEEDED_BY.get(name, ("another version", "", ""))
+        user, with_it, without_it = needed_by(name, "another version")
         words = name.replace("_", " ")
         fault = f"{words}, which only {user} uses" if name in found else f"no {words}, which {user} needs"
         flag = with_it if name in found else without_it

@@ -1,0 +1,73 @@
+"""Whole runs of policies with memory: they train, evaluate, resume and refuse other states."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.integration.training_run import ENDLESS, TrainingRun, actorq, trained
+
+ROOT = Path(__file__).parents[2]
+WITHOUT_VELOCITIES = ("--environment-wrappers", "hidden_velocities:WithoutVelocities")
+SHORT = ("--max-environment-steps", "4000", "--target-return", "501", "--no-energy.enabled")
+
+
+@pytest.fixture(autouse=True)
+def _modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests" / "user_modules")]))
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("algorithm", "kind"), [("ppo", "gru"), ("impala", "lstm")])
+def test_a_run_trains_and_evaluates_a_policy_with_memory(tmp_path: Path, algorithm: str, kind: str) -> None:
+    memory = ("--algorithm", algorithm, "--memory", kind, "--memory.units", "32")
+    run = TrainingRun.start(tmp_path / "run", *memory, *WITHOUT_VELOCITIES, *SHORT)
+    code, printed = run.finish()
+    assert code == 3, printed
+    summary = run.summary()
+    assert summary["updates"] > 10
+    assert summary["evaluation"]["scheme"] == "int8"
+    # The newest evaluations know pushes from the side where the pole falls.
+    assert summary["evaluation"]["mean_return"] > 9
+    evaluated = actorq("evaluate", str(tmp_path / "run"), "--episodes", "5", "--allow-modules", "hidden_velocities")
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert evaluated.stdout.count(" steps") >= 5
+    assert actorq("verify", str(tmp_path / "run")).returncode == 0
+
+
+@pytest.mark.timeout(240)
+def test_an_interrupted_run_resumes_with_its_memory(tmp_path: Path) -> None:
+    memory = ("--algorithm", "ppo", "--memory", "gru", "--memory.units", "16", "--actors", "2")
+    run = TrainingRun.start(tmp_path / "run", *memory, *WITHOUT_VELOCITIES, *ENDLESS)
+    status = run.until(trained(60))
+    run.signal(signal.SIGTERM)
+    assert run.finish()[0] == 143
+    other = actorq("train", "--resume", "--run-directory", str(tmp_path / "run"), "--memory.units", "32")
+    assert other.returncode == 2
+    assert "expected memory.units" in other.stderr
+    assert len(other.stderr.strip().splitlines()) == 1
+    resumed = TrainingRun.start(tmp_path / "run", "--resume")
+    again = resumed.until(trained(status.updates + 20))
+    assert again.run_id == status.run_id
+    assert again.environment_steps > status.environment_steps
+    resumed.signal(signal.SIGTERM)
+    assert resumed.finish()[0] == 143
+
+
+@pytest.mark.parametrize(
+    ("flags", "fact"),
+    [
+        (("--algorithm", "d4pg", "--memory", "gru"), "expected an algorithm with memory"),
+        (("--algorithm", "own_on_policy:Reinforce", "--memory", "gru"), "has no memory"),
+        (("--algorithm", "ppo", "--memory", "rnn"), "expected one of none, gru, lstm"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_before_any_service_starts(
+    flags: tuple[str, ...], fact: str, tmp_path: Path
+) -> None:
+    result = actorq("train", *flags, "--run-directory", "run", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    assert fact in result.stderr
+    assert list(tmp_path.iterdir()) == []

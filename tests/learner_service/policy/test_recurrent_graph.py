@@ -1,0 +1,72 @@
+"""The graph of a policy with memory is one step. ONNX Runtime and the learner's network agree over many steps."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+from actorq.config.memory import MemoryConfig
+from actorq.domain.leaves import OBSERVATIONS
+from actorq.domain.signature import NEXT_STATE, Role
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
+from learner_service.networks import DiagonalGaussianPolicy, SoftmaxPolicy
+from learner_service.policy.graph_writer import write_graph
+from learner_service.policy.policy_graph import calibration_batch, export_policy_graph, graph_by, snapshot_parameters
+from tests.learner_service.learner_parts import SPEC
+
+CONTINUOUS = EnvironmentSpec("C-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-1.0,), (2.0,)), ())
+STEPS, ROWS, UNITS = 1_000, 3, 32
+
+
+def policy_of(spec: EnvironmentSpec, kind: Any) -> SoftmaxPolicy | DiagonalGaussianPolicy:
+    torch.manual_seed(0)
+    memory, made = MemoryConfig(kind=kind, units=UNITS), SoftmaxPolicy if spec.sizes else DiagonalGaussianPolicy
+    return made(spec, (16,), activation="tanh", memory=memory)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize("spec", [SPEC, CONTINUOUS], ids=["discrete", "continuous"])
+def test_onnx_runtime_and_the_unrolled_network_agree_over_a_thousand_steps(spec: EnvironmentSpec, kind: str) -> None:
+    policy = policy_of(spec, kind)
+    graph = export_policy_graph(policy, spec)
+    session = onnxruntime.InferenceSession(graph.model, providers=["CPUExecutionProvider"])
+    rng, parameters = np.random.default_rng(0), snapshot_parameters(policy)
+    observations = rng.standard_normal((STEPS, ROWS, *spec.observations.shape), np.float32)
+    begins = rng.random((STEPS, ROWS)) < 0.005
+    outputs, state = [], np.zeros((ROWS, policy.state_size), np.float32)
+    for t in range(STEPS):
+        state[begins[t]] = 0
+        told = session.run(None, {OBSERVATIONS: observations[t], Role.STATE: state, **parameters})
+        outputs.append(told[-2 if spec.sizes else 1])
+        state = told[-1]
+    with torch.no_grad():
+        starts = torch.zeros(ROWS, policy.state_size)
+        unrolled = policy.unrolled(torch.from_numpy(observations), starts, torch.from_numpy(begins))
+        expected = policy.computed(torch.from_numpy(observations).flatten(0, 1), unrolled.outputs.flatten(0, 1))
+    np.testing.assert_allclose(np.concatenate(outputs), expected.numpy(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(state, unrolled.states[-1].numpy(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_the_graph_is_written_as_linear_layers_and_elementwise_operations(kind: str) -> None:
+    policy = policy_of(SPEC, kind)
+    graph = graph_by(write_graph, policy, SPEC, takes_noise=False, greedy=False)
+    operators = {node.op_type for node in onnx.load_from_string(graph.model).graph.node}
+    assert operators <= {"Gemm", "Split", "Concat", "Sigmoid", "Tanh", "Add", "Sub", "Mul"}
+    inputs, outputs = graph.signature.inputs, graph.signature.outputs
+    assert [(port.name, port.role) for port in inputs] == [
+        (OBSERVATIONS, Role.OBSERVATION),
+        (Role.STATE, Role.STATE),
+    ]
+    assert [(port.name, port.role) for port in outputs] == [("logits", Role.LOGITS), (NEXT_STATE, Role.STATE)]
+
+
+def test_calibration_rows_have_states() -> None:
+    observations, states = np.zeros((4, 4), np.float32), np.ones((4, UNITS), np.float32)
+    batch = calibration_batch(observations, SPEC, takes_noise=False, seed=0, states=states)
+    np.testing.assert_array_equal(batch[Role.STATE], states)
+    empty = calibration_batch(observations[:0], SPEC, takes_noise=False, seed=0, states=states[:0])
+    assert {name: each.shape for name, each in empty.items()} == {OBSERVATIONS: (1, 4), Role.STATE: (1, UNITS)}
