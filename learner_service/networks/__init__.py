@@ -6,5 +6,5 @@ from learner_service.networks.continuous import DeterministicPolicy, GaussianPol
 from learner_service.networks.distributions import DiagonalGaussianPolicy, PartwisePolicy, SoftmaxPolicy
 from learner_service.networks.layer_norm import LayerNormPolicy
 from learner_service.networks.q_network import QNetwork
+from learner_service.networks.torso import ValueNetwork
 from learner_service.networks.twin import TwinCritic
-from learner_service.networks.value_network import ValueNetwork

@@ -15,6 +15,7 @@ from actor_service.environments import describe_environment, make_environments
 from actor_service.policies.policy import PolicySlot, check_state, load_policy
 from actor_service.roles.evaluation import EvaluationEpisodes
 from actorq import wire
+from actorq.config.run_config import RunConfig
 from actorq.domain.columns import LOG_PROBABILITIES
 from actorq.domain.memory import state_column
 from actorq.domain.policy import SCHEMES
@@ -26,7 +27,6 @@ from learner_service.algorithms import make_algorithm
 from learner_service.algorithms.sequences import begins_of
 from learner_service.batch import Batch
 from tests.integration.recurrent_policies import Recurrent
-from actorq.config.run_config import RunConfig
 
 N, LENGTH, SEED = 3, 16, 3
 CARTPOLE = describe_environment("CartPole-v1")
