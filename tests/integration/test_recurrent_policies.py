@@ -51,7 +51,7 @@ def test_every_scheme_quantizes_both_products_of_the_cell(scheme: str, kind: str
         )
     )
     assert inputs["state"] == outputs["next_state"] == onnx.TensorProto.FLOAT
-    errors = {each.name: max(each.max) for each in report.outputs}
+    errors = {each.name: max(each.max_errors) for each in report.outputs}
     assert errors["next_state"] <= TOLERANCE[scheme]
     assert (errors["next_state"] > 1e-4) == (scheme != "fp32")
     assert errors["mean"] <= 4 * TOLERANCE[scheme]
@@ -122,7 +122,8 @@ def test_probabilities_are_those_of_the_learners_policy_with_the_same_states() -
     algorithm.policy = recurrent.policy
     slot.put(load_policy(recurrent.emitted(), CARTPOLE, N))
     segment = collect(collector(slot))
-    steps = Batch(**{**segment.columns, state_column(32): np.asarray(segment.columns["state_32"])[None]})
+    stored = {state_column(32): np.asarray(segment.columns["state_32"])[None]}
+    steps = Batch(observations=segment.observations, valid=segment.valid, **stored)
     states = algorithm.states(steps)
     rows = [each.reshape(LENGTH * N, -1) for each in (segment.observations[:LENGTH], states)]
     told = algorithm.log_probabilities(rows[0], segment.actions.ravel(), {}, rows[1]).reshape(LENGTH, N)

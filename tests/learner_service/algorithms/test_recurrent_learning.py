@@ -63,8 +63,8 @@ def test_a_policy_without_memory_can_only_guess(name: str) -> None:
     assert 0.3 < share_of_right_answers(algorithm, ROLLOUTS[name]) < 0.7
 
 
-def test_a_cue_is_remembered_beyond_the_trained_sequences() -> None:
-    """Sequences of seven steps begin with states that the policy computes, so the delay may be longer."""
+def test_a_cue_is_remembered_across_sequences() -> None:
+    """Each delay crosses the border of two sequences: the second one begins with a state that the policy computes."""
     memory = {"kind": "gru", "sequence_length": 14}
     algorithm = make_recurrent("ppo", CUE, memory, **SETTINGS["ppo"])
     assert share_of_right_answers(algorithm, ROLLOUTS["ppo"]) > 0.95

@@ -1,6 +1,5 @@
 """The state of a policy with memory: stored once for each segment, and given at the start of each trajectory."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from actorq.errors import ConflictError
 from learner_service.replay import RateLimiter, ReplayStore
 from learner_service.rollouts import Mismatch, PublishedVersions, RolloutQueue
 from tests.learner_service.replay.replay_segments import SPEC
-from tests.learner_service.rollouts.rollout_parts import drawn_segment, insert, next_rollout
+from tests.learner_service.rollouts.rollout_parts import drawn_segment, insert, next_rollout, pieces
 
 SIZE, NAME = 5, "state_5"
 COLUMNS = ("log_probabilities", NAME)
@@ -27,16 +26,24 @@ def open_queue(directory: Path, rollout_size: int, columns: tuple[str, ...] = CO
     return queue
 
 
-def segment(sequence: int, steps: int = 4, follows: bool = False) -> Segment:
-    """A segment of two environments, whose states have the values 10 * sequence and 10 * sequence + 1."""
-    states = np.repeat(10.0 * sequence + np.arange(2.0)[:, None], SIZE, axis=1).astype(np.float32)
-    made = drawn_segment(sequence, steps, end_rate=0.0)
-    return replace(made.with_columns(**{NAME: states}), follows=follows)
+def with_state(segment: Segment) -> Segment:
+    """With states of the values 10 * sequence and 10 * sequence + 1."""
+    states = np.repeat(10.0 * segment.sequence + np.arange(2.0)[:, None], SIZE, axis=1).astype(np.float32)
+    return segment.with_columns(**{NAME: states})
+
+
+def consecutive() -> list[Segment]:
+    """Segments 1 and 2, of four steps of two environments."""
+    return list(map(with_state, pieces(drawn_segment(1, 8, end_rate=0.0), 4, 1)))
+
+
+def segment(sequence: int) -> Segment:
+    return with_state(drawn_segment(sequence, end_rate=0.0))
 
 
 def test_a_trajectory_has_the_state_of_its_first_segment(tmp_path: Path) -> None:
     queue = open_queue(tmp_path, 32)
-    insert(queue, segment(1), segment(2, follows=True))
+    insert(queue, *consecutive())
     insert(queue, segment(3), actor="actor-1")
     insert(queue, segment(5), actor="actor-1")
     by_steps = {len(part.rewards): part for part in next_rollout(queue)}
@@ -47,8 +54,8 @@ def test_a_trajectory_has_the_state_of_its_first_segment(tmp_path: Path) -> None
 
 
 def test_a_reopened_store_has_the_states_in_the_rows_of_first_steps(tmp_path: Path) -> None:
-    queue = open_queue(tmp_path, 8)
-    insert(queue, segment(1), segment(2, follows=True))
+    queue = open_queue(tmp_path, 16)
+    insert(queue, *consecutive())
     queue._store.close()
     store = ReplayStore.open(tmp_path, SPEC, 400, COLUMNS, rows_per_segment=4)
     assert store.of_segments == {NAME}
@@ -75,7 +82,7 @@ def test_a_mismatch_is_measured_with_the_stored_states(tmp_path: Path) -> None:
         return np.zeros(len(observations), np.float32)
 
     mismatch = Mismatch(log_probabilities, queue.versions, torch.device("cpu"), SIZE)
-    insert(queue, segment(1), segment(2, follows=True))
+    insert(queue, *consecutive())
     mismatch.measure(next_rollout(queue))
     assert asked[0] == (2, [10, 11])
     assert mismatch.mean("divergence") is not None
