@@ -26,7 +26,7 @@ def test_a_run_trains_and_evaluates_a_policy_with_memory(tmp_path: Path, algorit
     code, printed = run.finish()
     assert code == 3, printed
     summary = run.summary()
-    assert summary["updates"] > 10
+    assert summary["updates"] > 5
     assert summary["evaluation"]["scheme"] == "int8"
     # The newest evaluations know pushes from the side where the pole falls.
     assert summary["evaluation"]["mean_return"] > 9
