@@ -41,19 +41,21 @@ class GRUSteps(torch.autograd.Function):
         """Make the steps."""
         steps, rows, units = len(products), len(state), state.shape[1]
         both, transposed = 2 * units, weight.t()
-        outputs, new = (products.new_empty((steps, rows, units)) for _ in range(2))
-        states = products.new_empty((steps + 1, rows, units))
+        outputs, new = products.new_empty((2, steps, rows, units)).unbind()
         gates, of_states = products.new_empty((steps, rows, both)), torch.empty_like(products)
-        after = state
-        for product, keep, before, of_state, gate, candidate, output in zip(
-            products, keeps, states, of_states, gates, new, outputs, strict=False
-        ):
-            torch.mul(after, keep, out=before)
+        befores, after = [], state
+        # Views of all steps at once, because a view takes as long as a small operation.
+        views = (products[..., :both], products[..., both:], of_states, of_states[..., :both], of_states[..., both:])
+        views = (*views, gates, *gates.chunk(2, dim=2), new, outputs)
+        columns = zip(_masks(keeps), *(each.unbind() for each in views), strict=True)
+        for keep, of_gates, of_new, of_state, state_gates, state_new, gate, reset, update, candidate, output in columns:
+            before = after if keep is None else after * keep
+            befores.append(before)
             torch.addmm(bias, before, transposed, out=of_state)
-            torch.add(product[:, :both], of_state[:, :both], out=gate).sigmoid_()
-            torch.addcmul(product[:, both:], gate[:, :units], of_state[:, both:], out=candidate).tanh_()
-            after = torch.lerp(candidate, before, gate[:, units:], out=output)
-        states[steps] = after
+            torch.add(of_gates, state_gates, out=gate).sigmoid_()
+            torch.addcmul(of_new, reset, state_new, out=candidate).tanh_()
+            after = torch.lerp(candidate, before, update, out=output)
+        states = torch.stack((*befores, after))
         ctx.save_for_backward(keeps, weight, states, gates, new, of_states[..., both:])
         ctx.mark_non_differentiable(states)
         return outputs, states
@@ -63,25 +65,31 @@ class GRUSteps(torch.autograd.Function):
     def backward(ctx: Any, to_outputs: Tensor, to_states: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of products, state, weight and bias."""
         keeps, weight, states, gates, new, remembered = ctx.saved_tensors
-        steps, rows, _ = new.shape
         reset, update = gates.chunk(2, dim=2)
         # The gradients of the sums inside z and n, divided by the gradient of the output.
         slopes = torch.stack(((states[:-1] - new) * update * (1 - update), (1 - update) * (1 - new.square())), 2)
         # The gradient of the sum inside r, divided by that inside n.
         reset_slopes = remembered * reset * (1 - reset)
-        to_products = torch.empty_like(slopes[:, :, :1]).expand(-1, -1, 3, -1).contiguous()
-        to_of_states = torch.empty_like(to_products)
+        to_products, to_of_states = new.new_empty((2, *new.shape[:2], 3, new.shape[2])).unbind()
         shares = torch.ones_like(to_products)
         shares[:, :, 2] = reset
+        of_steps = zip(*(each.unbind() for each in (to_outputs, update, slopes, reset_slopes, shares)), strict=True)
+        written = (to_products, to_products[:, :, 0], to_products[:, :, 1:], to_products[:, :, 2])
+        written = (*written, to_of_states, to_of_states.flatten(2))
+        places = list(zip(*(each.unbind() for each in written), strict=True))
         carry = torch.zeros_like(new[0])
-        for t in range(steps - 1, -1, -1):
-            to_output, to_product, to_of_state = carry.add_(to_outputs[t]), to_products[t], to_of_states[t]
-            torch.mul(to_output.unsqueeze(1), slopes[t], out=to_product[:, 1:])
-            torch.mul(to_product[:, 2], reset_slopes[t], out=to_product[:, 0])
-            torch.mul(to_product, shares[t], out=to_of_state)
-            carry = torch.addmm(to_output * update[t], to_of_state.view(rows, -1), weight).mul_(keeps[t])
+        for keep, given, place in zip(*map(reversed, (_masks(keeps), list(of_steps), places)), strict=True):
+            to_output, kept, slope, reset_slope, share = given
+            to_product, to_reset, to_others, to_new, to_of_state, flat = place
+            carry.add_(to_output)
+            torch.mul(carry.unsqueeze(1), slope, out=to_others)
+            torch.mul(to_new, reset_slope, out=to_reset)
+            torch.mul(to_product, share, out=to_of_state)
+            carry = carry.mul_(kept).addmm_(flat, weight)
+            if keep is not None:
+                carry.mul_(keep)
         to_weight, to_bias = _of_layer(to_of_states, states)
-        return to_products.view(steps, rows, -1), carry, None, to_weight, to_bias
+        return to_products.flatten(2), carry, None, to_weight, to_bias
 
 
 class LSTMSteps(torch.autograd.Function):
@@ -94,56 +102,68 @@ class LSTMSteps(torch.autograd.Function):
         """Make the steps."""
         steps, rows, units = len(products), len(state), state.shape[1] // 2
         transposed, three = weight.t(), 3 * units
-        states = products.new_empty((steps + 1, rows, 2 * units))
         afters = products.new_empty((steps, rows, 2 * units))
-        shown = products.new_empty((steps, rows, units))
+        outputs, shown = products.new_empty((2, steps, rows, units)).unbind()
         gates = products + bias
-        last = state
-        for gate, keep, before, after, tanh in zip(gates, keeps, states, afters, shown, strict=False):
-            torch.mul(last, keep, out=before)
+        befores, after = [], state
+        views = (gates, gates[..., :three], *gates.chunk(4, dim=2), shown, afters)
+        views = (*views, *afters.chunk(2, dim=2))
+        columns = zip(_masks(keeps), *(each.unbind() for each in views), strict=True)
+        for keep, gate, sigmoids, opens, forgets, shows, new, tanh, following, hidden, kept in columns:
+            before = after if keep is None else after * keep
+            befores.append(before)
             gate.addmm_(before[:, :units], transposed)
-            gate[:, :three].sigmoid_()
-            gate[:, three:].tanh_()
-            kept = torch.mul(gate[:, units : 2 * units], before[:, units:], out=after[:, units:])
-            kept.addcmul_(gate[:, :units], gate[:, three:])
+            sigmoids.sigmoid_()
+            new.tanh_()
+            torch.mul(forgets, before[:, units:], out=kept).addcmul_(opens, new)
             torch.tanh(kept, out=tanh)
-            torch.mul(gate[:, 2 * units : three], tanh, out=after[:, :units])
-            last = after
-        states[steps] = last
+            torch.mul(shows, tanh, out=hidden)
+            after = following
+        states = torch.stack((*befores, after))
+        outputs.copy_(afters[..., :units])
         ctx.save_for_backward(keeps, weight, states, gates, shown)
         ctx.mark_non_differentiable(states)
-        return afters[..., :units].contiguous(), states
+        return outputs, states
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_outputs: Tensor, to_states: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of products, state, weight and bias."""
         keeps, weight, states, gates, shown = ctx.saved_tensors
-        steps, rows, units = shown.shape
+        units = shown.shape[2]
         opens, forgets, shows, new = gates.chunk(4, dim=2)
         # Gradients of the kept numbers and of the sum inside o, divided by the gradient of the output.
         to_kept, show_slopes = shows * (1 - shown.square()), shown * shows * (1 - shows)
         # Gradients of the sums inside i, f and g, divided by the gradient of the kept numbers.
-        slopes = torch.stack(
-            (
-                new * opens * (1 - opens),
-                states[:-1, :, units:] * forgets * (1 - forgets),
-                torch.zeros_like(new),
-                opens * (1 - new.square()),
-            ),
-            2,
-        )
+        of_forgets = states[:-1, :, units:] * forgets * (1 - forgets)
+        of_kept = (new * opens * (1 - opens), of_forgets, torch.zeros_like(new), opens * (1 - new.square()))
+        slopes = torch.stack(of_kept, 2)
         to_products = torch.empty_like(slopes)
         carry, carried = torch.zeros_like(shown[0]), torch.zeros_like(shown[0])
-        for t in range(steps - 1, -1, -1):
-            to_output, to_product = carry.add_(to_outputs[t]), to_products[t]
-            carried.addcmul_(to_output, to_kept[t])
-            torch.mul(carried.unsqueeze(1), slopes[t], out=to_product)
-            torch.mul(to_output, show_slopes[t], out=to_product[:, 2])
-            carry = torch.mm(to_product.view(rows, -1), weight).mul_(keeps[t])
-            carried.mul_(forgets[t]).mul_(keeps[t])
+        views = (to_outputs, to_kept, slopes, show_slopes, forgets, to_products, to_products[:, :, 2])
+        columns = [_masks(keeps), *(each.unbind() for each in (*views, to_products.flatten(2)))]
+        for keep, to_output, kept, slope, show_slope, forget, to_product, to_shows, flat in zip(
+            *map(reversed, columns), strict=True
+        ):
+            carry.add_(to_output)
+            carried.addcmul_(carry, kept)
+            torch.mul(carried.unsqueeze(1), slope, out=to_product)
+            torch.mul(carry, show_slope, out=to_shows)
+            torch.mm(flat, weight, out=carry)
+            carried.mul_(forget)
+            if keep is not None:
+                carry.mul_(keep)
+                carried.mul_(keep)
         to_weight, to_bias = _of_layer(to_products, states[..., :units])
-        return to_products.view(steps, rows, -1), torch.cat((carry, carried), 1), None, to_weight, to_bias
+        return to_products.flatten(2), torch.cat((carry, carried), 1), None, to_weight, to_bias
+
+
+def _masks(keeps: Tensor) -> list[Tensor | None]:
+    """The mask of each step; None on the CPU for a step where no episode begins."""
+    steps = list(keeps.unbind())
+    if keeps.device.type != "cpu":
+        return [*steps]
+    return [None if whole else keep for keep, whole in zip(steps, (keeps != 0).all(1).flatten().tolist(), strict=True)]
 
 
 def _of_layer(to_outputs: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
