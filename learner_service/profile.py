@@ -13,8 +13,8 @@ import safetensors.numpy
 from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
+from actorq.domain.columns import state_column
 from actorq.domain.leaves import OBSERVATIONS
-from actorq.domain.memory import state_column
 from actorq.domain.policy import CALIBRATION_PREFIX
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Segment

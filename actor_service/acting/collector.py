@@ -15,8 +15,7 @@ from actor_service.acting.turns import PolicyTurns
 from actor_service.counts import ActorCounts
 from actor_service.environments import Environments, Fault
 from actor_service.policies.policy import OnnxPolicy
-from actorq.domain.columns import Per, columns_of
-from actorq.domain.memory import state_column
+from actorq.domain.columns import Per, columns_of, state_column
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Episode, PolicySpan, Segment
 

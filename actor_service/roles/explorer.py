@@ -16,9 +16,8 @@ from actor_service.roles.actor_role import Host
 from actor_service.roles.participant import Participant
 from actor_service.uploader import Uploader
 from actorq.client import LearnerClient
-from actorq.domain.columns import unknown_columns
+from actorq.domain.columns import state_size_in, state_size_of, unknown_columns
 from actorq.domain.goals import hindsight_of
-from actorq.domain.memory import state_size_in, state_size_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import ActorReport, Membership
 from actorq.errors import CorruptedError

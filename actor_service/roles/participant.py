@@ -17,7 +17,7 @@ from actor_service.roles.actor_role import ActorRole, Host
 from actor_service.uploader import Uploader
 from actorq import __version__
 from actorq.client import LearnerClient, QuantizerClient
-from actorq.domain.memory import state_size_in
+from actorq.domain.columns import state_size_in
 from actorq.domain.policy import Policy, PolicyDescriptor
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import ActorReport, Membership

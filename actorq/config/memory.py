@@ -7,8 +7,8 @@ from pydantic import Field
 from actorq.config.algorithms import ALGORITHMS
 from actorq.config.numbers import PositiveInt, Whole
 from actorq.config.settings import Settings
+from actorq.domain.columns import state_column
 from actorq.domain.limits import MAX_STATE
-from actorq.domain.memory import state_column
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 

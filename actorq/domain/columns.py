@@ -6,6 +6,7 @@ name.
 """
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -15,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.domain.goals import HINDSIGHT, HindsightColumns
-from actorq.domain.memory import state_size_of
+from actorq.domain.limits import MAX_STATE
 from actorq.domain.spaces import EnvironmentSpec
 
 Array = NDArray[np.generic]
+
+_STATE = re.compile(r"state_([1-9][0-9]{0,6})")
 
 
 class Per(Enum):
@@ -88,6 +91,23 @@ def _state(name: str) -> Column:
     return Column(name, (state_size_of(name),), np.dtype(np.float32), Per.SEGMENT, batched=False)
 
 
+def state_column(size: int) -> str:
+    """The name of the column with states of this many numbers."""
+    return f"state_{size}"
+
+
+def state_size_of(name: str) -> int:
+    """The size of the states in the column of this name; 0 for any other column, and for a size out of range."""
+    found = _STATE.fullmatch(name)
+    size = int(found[1]) if found else 0
+    return size if size <= MAX_STATE else 0
+
+
+def state_size_in(names: tuple[str, ...]) -> int:
+    """The size of the states in a run with these further columns; 0 without memory."""
+    return max(map(state_size_of, names), default=0)
+
+
 def _hindsight(each: HindsightColumns) -> dict[str, Callable[[EnvironmentSpec], Column | None]]:
     """The columns of other goals, for environments with goals."""
     copies, flag = each.copies, np.dtype(np.bool_)
@@ -118,6 +138,6 @@ log_probabilities: float32[T, N], logarithm of the probability (or density) with
     action.
 hindsight_goals_K, hindsight_rewards_K, hindsight_terminated_K: K other goals of each step, in environments with goals;
     see `HindsightColumns`.
-state_S: float32[N, S], the recurrent policy's state before the segment's first step; see `actorq.domain.memory`. It
-    is zero where an episode begins. S numbers make any name, so `columns_of` declares this column itself.
+state_S: float32[N, S], the recurrent policy's state before the segment's first step. It is zero where an episode begins.
+    S may be any size, so this dict does not list it.
 """

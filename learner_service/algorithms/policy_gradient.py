@@ -16,7 +16,6 @@ from actorq.config.algorithms import ActionSpace, OnPolicyConfig
 from actorq.config.sparsity import SparsityMethod
 from actorq.domain.status import Sampling
 from learner_service.algorithms.base import Learned
-from learner_service.algorithms.sequences import begins_of, stored_states
 from learner_service.algorithms.trainable import Trainable, annealed
 from learner_service.algorithms.trained import Minimizer, TrainedNetwork
 from learner_service.batch import Batch
@@ -26,6 +25,7 @@ from learner_service.networks import DiagonalGaussianPolicy, PartwisePolicy, Sof
 from learner_service.networks.encoders import Leaves
 from learner_service.networks.memory import Unrolled
 from learner_service.networks.observations import has_images
+from learner_service.rollouts.sequences import begins_of, stored_states
 from learner_service.sparsity import METHODS, NetworkSparsity
 
 # Gains of the orthogonal initial weights of the last layers.

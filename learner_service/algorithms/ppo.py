@@ -11,7 +11,7 @@ pi_prox is the policy before the first update on the rollout (arXiv 2110.00641, 
     L_V    = mean_i 1/2 (V(s_t; phi) - R_i)^2
     L      = -J + value_cost L_V - entropy_cost mean_i H(pi(. | s_t; theta))      eq. 9
 
-A policy with memory is unrolled over whole sequences; see `learner_service.algorithms.sequences`. With w_i = 1 this is
+A policy with memory is unrolled over whole sequences; see `learner_service.rollouts.sequences`. With w_i = 1 this is
 PPO. This case occurs when mu = pi_prox, up to about 1e-6, because actors compute log mu in
 float64. A_i of a minibatch are scaled to mean 0 and standard deviation 1. With `value_clip`, L_V uses the larger of two
 squared
@@ -28,11 +28,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actorq.config.algorithms import PPOConfig
-from learner_service.algorithms import sequences
 from learner_service.algorithms.base import Learned
 from learner_service.algorithms.policy_gradient import PolicyGradient, by_length, explained_variance, flat
 from learner_service.algorithms.trainable import annealed
 from learner_service.batch import Batch
+from learner_service.rollouts import sequences
 from learner_service.rollouts.advantages import generalized_advantages, importance_weights
 from learner_service.sparsity import Flops
 

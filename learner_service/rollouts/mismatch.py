@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from actorq.domain.memory import state_column
+from actorq.domain.columns import state_column
 from learner_service.batch import Batch
 from learner_service.rollouts.versions import PublishedVersions
 

@@ -16,16 +16,15 @@ from actor_service.policies.policy import PolicySlot, check_state, load_policy
 from actor_service.roles.evaluation import EvaluationEpisodes
 from actorq import wire
 from actorq.config.run_config import RunConfig
-from actorq.domain.columns import LOG_PROBABILITIES
-from actorq.domain.memory import state_column
+from actorq.domain.columns import LOG_PROBABILITIES, state_column
 from actorq.domain.policy import SCHEMES
 from actorq.domain.status import Exploration
 from actorq.domain.trajectory import Segment
 from actorq.errors import InvalidInputError
 from actorq.v1 import trajectory_pb2
 from learner_service.algorithms import make_algorithm
-from learner_service.algorithms.sequences import begins_of
 from learner_service.batch import Batch
+from learner_service.rollouts.sequences import begins_of
 from tests.integration.recurrent_policies import Recurrent
 
 N, LENGTH, SEED = 3, 16, 3

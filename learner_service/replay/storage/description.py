@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES, Column, columns_of
+from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES, Column, columns_of, state_size_of
 from actorq.domain.contract import CONTRACT, check_written
 from actorq.domain.goals import HINDSIGHT, Goal
 from actorq.domain.leaves import Leaf
-from actorq.domain.memory import state_size_of
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec, sizes_of
 from actorq.errors import ConflictError
 from learner_service.replay.storage.mapped_files import read_checked, write_checked

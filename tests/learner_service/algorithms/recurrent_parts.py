@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.memory import state_column
+from actorq.domain.columns import state_column
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.algorithms.policy_gradient import PolicyGradient
 from learner_service.batch import Batch

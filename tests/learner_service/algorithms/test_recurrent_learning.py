@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from learner_service.algorithms.policy_gradient import PolicyGradient
-from learner_service.algorithms.sequences import Cut, rows_of
+from learner_service.rollouts.sequences import Cut, rows_of
 from tests.learner_service.algorithms.algorithm_parts import BOUNDED, DISCRETE
 from tests.learner_service.algorithms.on_policy_parts import CLASSES, assert_equal_states
 from tests.learner_service.algorithms.recurrent_parts import (

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from actorq.domain.memory import state_column
+from actorq.domain.columns import state_column
 from learner_service.batch import Batch
 
 
