@@ -54,6 +54,14 @@ class MemoryConfig(Settings):
                 "and memory exclude each other; give --memory none, because the stack shows the motion"
             )
 
+    def check_compiled(self, is_compiled: bool) -> None:
+        """Raise ValueError if the policy has a memory, and losses are compiled."""
+        if self and is_compiled:
+            raise ValueError(
+                f"memory.kind {self.kind} and learner.compile exclude each other: a compiled loss would contain every "
+                "step of a sequence; leave learner.compile out"
+            )
+
     def check_algorithm(self, name: str) -> None:
         """Raise ValueError if the policy has a memory, and this built-in algorithm does not support one."""
         if self and name in ALGORITHMS and not ALGORITHMS[name].has_memory:

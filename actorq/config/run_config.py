@@ -174,6 +174,7 @@ class RunConfig(Settings):
         if self.algorithm in ALGORITHMS and self.algorithm_args:
             raise ValueError(f"algorithm_args: the settings of algorithm {self.algorithm} are --{self.algorithm}.NAME")
         self.memory.check_algorithm(self.algorithm)
+        self.memory.check_compiled(self.learner.compile)
         if (own := self.on_policy) is not None:
             self.check_rollouts(own.rollout_size, own.batch_size)
         else:

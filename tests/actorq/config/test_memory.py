@@ -56,6 +56,7 @@ def test_the_short_form_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> No
         ({"memory": 5}, "setting 'memory': expected a section of settings"),
         ({"memory": "gru", "algorithm": "d4pg"}, "expected an algorithm with memory (ppo, impala), got d4pg"),
         ({"memory": "gru", "algorithm": "xqc"}, "give --memory none"),
+        ({"memory": "gru", "learner": {"compile": True}}, "leave learner.compile out"),
     ],
 )
 def test_wrong_settings_are_refused_in_one_line(given: dict[str, Any], fact: str) -> None:

@@ -26,12 +26,12 @@ _SECTIONS: dict[str, dict[str, Any]] = {
     "impala": {"batch_size": 64, "rollout_size": 10_000},
 }
 # Settings of the run, not of the algorithm.
-_OF_THE_RUN = ("normalize_observations", "network", "learner", "sparsity")
+OF_THE_RUN = ("normalize_observations", "network", "learner", "sparsity")
 
 
 def make(name: str, spec: EnvironmentSpec = DISCRETE, seed: int = 1, **changes: Any) -> PolicyGradient:
     """A small algorithm; `changes` are to its section, or to one of the run's own settings."""
-    run = {key: changes.pop(key) for key in _OF_THE_RUN if key in changes}
+    run = {key: changes.pop(key) for key in OF_THE_RUN if key in changes}
     section = {**_SMALL, **_SECTIONS[name], **changes}
     # An environment without a preset, so that all other settings are the defaults.
     given = {"environment": "Small-v0", "algorithm": name, name: section, "seed": seed}

@@ -12,18 +12,19 @@ from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.algorithms.policy_gradient import PolicyGradient
 from learner_service.batch import Batch
 from tests.learner_service.algorithms.algorithm_parts import DEVICE, on_device
-from tests.learner_service.algorithms.on_policy_parts import CLASSES, random_trajectories
+from tests.learner_service.algorithms.on_policy_parts import CLASSES, OF_THE_RUN, random_trajectories
 
 UNITS = 16
 CUE = EnvironmentSpec("Cue-v0", ArraySpec((2,), "float32"), ArraySpec((), "int64"), sizes=(2,))
 
 
 def make_recurrent(name: str, spec: EnvironmentSpec, memory: dict[str, Any] | str, **changes: Any) -> PolicyGradient:
-    """A small algorithm with these settings of the memory; `changes` are to its section."""
+    """A small algorithm with these settings of the memory; `changes` are to its section, or to the run's settings."""
     memory = {"units": UNITS, **({"kind": memory} if isinstance(memory, str) else memory)}
+    run = {key: changes.pop(key) for key in OF_THE_RUN if key in changes}
     section = {"hidden_sizes": (32,), "value_sizes": (32,), "learning_rate": 3e-3, "rollout_size": 10_000, **changes}
     config = RunConfig.model_validate(
-        {"environment": "Small-v0", "algorithm": name, name: section, "seed": 1, "memory": memory}
+        {"environment": "Small-v0", "algorithm": name, name: section, "seed": 1, "memory": memory, **run}
     )
     return CLASSES[name](config, spec, DEVICE)
 
