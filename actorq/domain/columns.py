@@ -138,6 +138,6 @@ log_probabilities: float32[T, N], logarithm of the probability (or density) with
     action.
 hindsight_goals_K, hindsight_rewards_K, hindsight_terminated_K: K other goals of each step, in environments with goals;
     see `HindsightColumns`.
-state_S: float32[N, S], the recurrent policy's state before the segment's first step. It is zero where an episode begins.
-    S may be any size, so this dict does not list it.
+state_S: float32[N, S], the recurrent policy's state before the segment's first step, zero where an episode begins. S
+    may be any size, so this dict does not list it.
 """

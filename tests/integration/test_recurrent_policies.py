@@ -17,15 +17,18 @@ from actor_service.roles.evaluation import EvaluationEpisodes
 from actorq import wire
 from actorq.config.run_config import RunConfig
 from actorq.domain.columns import LOG_PROBABILITIES, state_column
-from actorq.domain.policy import SCHEMES
+from actorq.domain.policy import SCHEMES, Checkpoint
 from actorq.domain.status import Exploration
 from actorq.domain.trajectory import Segment
 from actorq.errors import InvalidInputError
+from actorq.quantization.graph import Graph
 from actorq.v1 import trajectory_pb2
 from learner_service.algorithms import make_algorithm
 from learner_service.batch import Batch
+from learner_service.policy.policy_graph import snapshot_parameters
 from learner_service.rollouts.sequences import begins_of
-from tests.integration.recurrent_policies import Recurrent
+from quantizer_service.emission.prepared_graph import PreparedGraph
+from tests.integration.recurrent_policies import HIDDEN, Recurrent
 
 N, LENGTH, SEED = 3, 16, 3
 CARTPOLE = describe_environment("CartPole-v1")
@@ -54,6 +57,25 @@ def test_every_scheme_quantizes_both_products_of_the_cell(scheme: str, kind: str
     assert errors["next_state"] <= TOLERANCE[scheme]
     assert (errors["next_state"] > 1e-4) == (scheme != "fp32")
     assert errors["mean"] <= 4 * TOLERANCE[scheme]
+
+
+def test_dead_units_leave_and_the_state_keeps_its_size() -> None:
+    recurrent = Recurrent(CARTPOLE)
+    with torch.no_grad():
+        # Constant units of the hidden layer, and numbers of the state that nothing reads.
+        recurrent.policy.torso[0].weight[:8] = 0.0
+        recurrent.policy.memory.recurrent.weight[:, :8] = 0.0
+        recurrent.policy.head.weight[:, :8] = 0.0
+    parameters, calibration = snapshot_parameters(recurrent.policy), recurrent.calibration()
+    checkpoint = Checkpoint(1, 5, recurrent.graph.digest, parameters, calibration, 0.0)
+    prepared = PreparedGraph(Graph.parse(recurrent.graph))
+    compact = prepared.without_dead_units(prepared.validated(checkpoint))
+    assert compact.form.widths == {"torso.0": (HIDDEN, HIDDEN - 8)}
+    assert compact.form.graph.inputs["state"].shape == (32,)
+    expected = prepared.reference.run(parameters, calibration)
+    actual = compact.form.reference.run(compact.parameters, calibration)
+    for name, values in expected.items():
+        np.testing.assert_allclose(actual[name], values, atol=1e-5)
 
 
 def collector(slot: PolicySlot, name: str = "CartPole-v1") -> SegmentCollector:
