@@ -32,6 +32,8 @@ from learner_service.sparsity import METHODS, NetworkSparsity
 _POLICY_GAIN, _VALUE_GAIN = 0.01, 1.0
 # Largest number of observations in one pass without gradients, to bound its memory.
 _LARGEST_PASS = 2**22
+# Numbers that a pass of a policy with memory keeps for each observation, as a multiple of the state's size.
+_PASSED_NUMBERS = 8
 
 T = TypeVar("T")
 
@@ -194,7 +196,8 @@ class PolicyGradient(Trainable):
     def _present(self, steps: Batch) -> Unrolled:
         """`_unrolled` without gradient, on a bounded number of observations at once."""
         observations = steps.observations
-        parts = max(1, -(-observations.size // _LARGEST_PASS))
+        numbers = observations.size + _PASSED_NUMBERS * self._memory * observations.shape[0] * observations.shape[1]
+        parts = max(1, -(-numbers // _LARGEST_PASS))
         with torch.no_grad():
             found = [
                 self._unrolled(part, self._seen(flat(part.observations)))

@@ -11,12 +11,11 @@ pi_prox is the policy before the first update on the rollout (arXiv 2110.00641, 
     L_V    = mean_i 1/2 (V(s_t; phi) - R_i)^2
     L      = -J + value_cost L_V - entropy_cost mean_i H(pi(. | s_t; theta))      eq. 9
 
-A policy with memory is unrolled over whole sequences; see `learner_service.rollouts.sequences`. With w_i = 1 this is
-PPO. This case occurs when mu = pi_prox, up to about 1e-6, because actors compute log mu in
+With w_i = 1 this is PPO. This case occurs when mu = pi_prox, up to about 1e-6, because actors compute log mu in
 float64. A_i of a minibatch are scaled to mean 0 and standard deviation 1. With `value_clip`, L_V uses the larger of two
-squared
-errors: of V, and of V clipped to within `value_clip` of V(s_t; phi_old). Each rollout gives `epochs` passes in
-minibatches of nearly equal sizes.
+squared errors: of V, and of V clipped to within `value_clip` of V(s_t; phi_old). Each rollout gives `epochs` passes in
+minibatches of nearly equal sizes. With memory, the transitions of a minibatch are those of whole sequences; see
+`learner_service.rollouts.sequences`.
 """
 
 from collections.abc import Iterator, Sequence

@@ -12,6 +12,7 @@ from actor_service.acting.behaviors import behavior_policy
 from actor_service.acting.collector import SegmentCollector
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import describe_environment, make_environments
+from actor_service.policies.comparison import PolicyCheck, compare
 from actor_service.policies.policy import PolicySlot, check_state, load_policy
 from actor_service.roles.evaluation import EvaluationEpisodes
 from actorq import wire
@@ -121,6 +122,57 @@ def test_segments_hold_the_states_before_their_first_steps() -> None:
     # Some episodes have ended, and states are not zero.
     assert ends > 5
     assert np.abs(expected).max() > 0.01
+
+
+def test_a_state_is_zero_after_a_fault() -> None:
+    """An environment that fails begins an episode, in the middle of its last one."""
+    environments, slot = make_environments("environment_doubles:NaNReward-v0", N), PolicySlot()
+    spec = environments.spec
+    recurrent = Recurrent(spec)
+    slot.put(load_policy(recurrent.emitted(), spec, N))
+    explore = behavior_policy(spec, Exploration((), (), sampling="clipped"), N, np.random.default_rng(1))
+    collecting = SegmentCollector(
+        *(environments, PolicyTurns(slot), explore, LENGTH, SEED), columns=explore.columns, state_size=32
+    )
+    expected, faults = np.zeros((N, 32), np.float32), 0
+    for _ in range(4):
+        segment = collect(collecting)
+        np.testing.assert_allclose(np.asarray(segment.columns["state_32"]), expected, atol=1e-5)
+        faults += int((~segment.valid).sum())
+        expected = states_after(recurrent, segment, expected)[LENGTH]
+    assert faults > 10
+    environments.close()
+
+
+def test_a_state_goes_on_while_actions_are_uniformly_random() -> None:
+    recurrent, slot = Recurrent(CARTPOLE), PolicySlot()
+    slot.put(load_policy(recurrent.emitted(), CARTPOLE, N))
+    exploration = Exploration((0.0,) * N, (0.0,) * N, random_steps=1_000)
+    explore = behavior_policy(CARTPOLE, exploration, N, np.random.default_rng(1))
+    environments = make_environments("CartPole-v1", N)
+    collecting = SegmentCollector(environments, PolicyTurns(slot), explore, LENGTH, SEED, state_size=32)
+    first = collect(collecting)
+    expected = states_after(recurrent, first, np.zeros((N, 32), np.float32))[LENGTH]
+    assert np.abs(expected).max() > 0.01
+    np.testing.assert_allclose(np.asarray(collect(collecting).columns["state_32"]), expected, atol=1e-5)
+    environments.close()
+
+
+def test_an_actor_compares_schemes_on_the_states_that_it_has_seen() -> None:
+    """A wrong product of the state shows only with states that are not zero."""
+    reference, wrong = Recurrent(CARTPOLE), Recurrent(CARTPOLE)
+    with torch.no_grad():
+        wrong.policy.memory.recurrent.weight.mul_(-3.0)
+    slot, check = PolicySlot(), PolicyCheck(lambda policy: load_policy(policy, CARTPOLE, N), lambda: None, True)
+    slot.put(check.watch(load_policy(reference.emitted(), CARTPOLE, N)))
+    collecting = collector(slot)
+    for _ in range(3):
+        collect(collecting)
+    policies = [load_policy(each.emitted(), CARTPOLE, N) for each in (wrong, reference)]
+    batches, states = check._batches, check._states
+    assert len(batches) == len(states) > 10
+    assert compare(*policies, batches, True).error == 0.0
+    assert compare(*policies, batches, True, states).error > 0.01
 
 
 def test_a_state_survives_a_new_policy() -> None:
