@@ -298,9 +298,9 @@ def in_full(model: type[Settings], tree: Mapping[str, Any]) -> dict[str, Any]:
     """The tree with each text in place of a section as the section's `short` setting: `memory: gru`."""
 
     def full(name: str, value: Any) -> Any:
-        section = model.model_fields[name].annotation if name in model.model_fields else None
-        is_short = isinstance(value, str) and isinstance(section, type) and issubclass(section, Settings)
-        return {section.short: value} if is_short and section is not None and section.short else value
+        section: Any = model.model_fields[name].annotation if name in model.model_fields else None
+        is_section = isinstance(section, type) and issubclass(section, Settings)
+        return {section.short: value} if isinstance(value, str) and is_section and section.short else value
 
     return {name: full(name, value) for name, value in tree.items()}
 

@@ -69,8 +69,8 @@ class ObservedRanges:
             margin = _SPANS * np.where(highest > lowest, highest - lowest, np.inf)
             self._known = lowest - margin, highest + margin
         lowest, highest = self._known
-        inside = (rows >= lowest) & (rows <= highest)
-        kept: NDArray[np.bool_] = inside.reshape(len(rows), -1).all(1)
+        inside = ((rows >= lowest) & (rows <= highest)).reshape(len(rows), -1)
+        kept: NDArray[np.bool_] = np.logical_and.reduce(inside, axis=1)
         count = len(rows) - int(np.count_nonzero(kept))
         if not 0 < count <= _MOST_LEFT_OUT * len(rows):
             return everything

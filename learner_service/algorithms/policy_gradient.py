@@ -190,7 +190,8 @@ class PolicyGradient(Trainable):
     def _unrolled(self, steps: Batch, observations: Tensor) -> Unrolled:
         """The policy's cell on all observations of trajectories. observations: [(T + 1) * N, ...], of `_seen`."""
         begins, states = self._tensor(begins_of(steps)), self._tensor(stored_states(steps, self._memory))
-        unrolled: Unrolled = self.policy.unrolled(observations.unflatten(0, begins.shape), states, begins)
+        shaped = observations.reshape(*begins.shape, *observations.shape[1:])
+        unrolled: Unrolled = self.policy.unrolled(shaped, states, begins)
         return unrolled
 
     def _present(self, steps: Batch) -> Unrolled:

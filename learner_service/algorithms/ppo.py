@@ -122,7 +122,7 @@ class PPO(PolicyGradient):
             "valid": (valid := self._tensor(flat(steps.valid))),
         }
         cut = sequences.Cut(shape[0], self._config.memory.sequence_length)
-        whole = Batch(**{name: cut.steps(each.unflatten(0, shape)) for name, each in columns.items()})
+        whole = Batch(**{name: cut.steps(each.reshape(*shape, *each.shape[1:])) for name, each in columns.items()})
         whole = whole.with_columns(states=cut.starts(unrolled.states))
         return sequences.chosen(whole, whole.valid.any(0).nonzero().squeeze(1)), entropies[valid]
 

@@ -45,8 +45,8 @@ class GRUSteps(torch.autograd.Function):
         gates, of_states = products.new_empty((steps, rows, both)), torch.empty_like(products)
         befores, after = [], state
         # Views of all steps at once, because a view takes as long as a small operation.
-        views = (products[..., :both], products[..., both:], of_states, of_states[..., :both], of_states[..., both:])
-        views = (*views, gates, *gates.chunk(2, dim=2), new, outputs)
+        views = [products[..., :both], products[..., both:], of_states, of_states[..., :both], of_states[..., both:]]
+        views += [gates, *gates.chunk(2, dim=2), new, outputs]
         columns = zip(_masks(keeps), *(each.unbind() for each in views), strict=True)
         for keep, of_gates, of_new, of_state, state_gates, state_new, gate, reset, update, candidate, output in columns:
             before = after if keep is None else after * keep
@@ -74,11 +74,11 @@ class GRUSteps(torch.autograd.Function):
         shares = torch.ones_like(to_products)
         shares[:, :, 2] = reset
         of_steps = zip(*(each.unbind() for each in (to_outputs, update, slopes, reset_slopes, shares)), strict=True)
-        written = (to_products, to_products[:, :, 0], to_products[:, :, 1:], to_products[:, :, 2])
-        written = (*written, to_of_states, to_of_states.flatten(2))
-        places = list(zip(*(each.unbind() for each in written), strict=True))
+        written = [to_products, to_products[:, :, 0], to_products[:, :, 1:], to_products[:, :, 2]]
+        written += [to_of_states, to_of_states.flatten(2)]
+        places = zip(*(each.unbind() for each in written), strict=True)
         carry = torch.zeros_like(new[0])
-        for keep, given, place in zip(*map(reversed, (_masks(keeps), list(of_steps), places)), strict=True):
+        for keep, given, place in reversed(list(zip(_masks(keeps), of_steps, places, strict=True))):
             to_output, kept, slope, reset_slope, share = given
             to_product, to_reset, to_others, to_new, to_of_state, flat = place
             carry.add_(to_output)
@@ -106,8 +106,7 @@ class LSTMSteps(torch.autograd.Function):
         outputs, shown = products.new_empty((2, steps, rows, units)).unbind()
         gates = products + bias
         befores, after = [], state
-        views = (gates, gates[..., :three], *gates.chunk(4, dim=2), shown, afters)
-        views = (*views, *afters.chunk(2, dim=2))
+        views = [gates, gates[..., :three], *gates.chunk(4, dim=2), shown, afters, *afters.chunk(2, dim=2)]
         columns = zip(_masks(keeps), *(each.unbind() for each in views), strict=True)
         for keep, gate, sigmoids, opens, forgets, shows, new, tanh, following, hidden, kept in columns:
             before = after if keep is None else after * keep

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -110,12 +109,13 @@ class ValueNetwork(Torso):
     def __init__(
         self,
         spec: EnvironmentSpec,
-        *given: Any,
+        hidden_sizes: Sequence[int],
+        normalizer: Normalizer | None = None,
+        layers: tuple[nn.Module, int] | None = None,
         activation: str = "relu",
         memory: MemoryConfig = NO_MEMORY,
-        **options: Any,
     ) -> None:
-        super().__init__(spec, *given, activation=activation, **options)
+        super().__init__(spec, hidden_sizes, normalizer, layers, activation)
         self._remembered = memory.units if memory else 0
         self.joined: nn.Module | None = None
         if memory:

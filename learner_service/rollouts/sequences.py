@@ -40,7 +40,7 @@ class Cut:
         """[T, N, ...] -> [length, count * N, ...]."""
         missing = self._count * self._length - len(column)
         padded = torch.cat((column, column.new_zeros((missing, *column.shape[1:])))) if missing else column
-        return padded.unflatten(0, (self._count, self._length)).transpose(0, 1).flatten(1, 2)
+        return padded.reshape(self._count, self._length, *column.shape[1:]).transpose(0, 1).flatten(1, 2)
 
     def starts(self, states: Tensor) -> Tensor:
         """The states before each step, float32[T + 1, N, S], at the starts of sequences: [1, count * N, S]."""

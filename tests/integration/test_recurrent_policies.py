@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from actor_service.acting.behaviors import behavior_policy
 from actor_service.acting.collector import SegmentCollector
@@ -24,7 +25,7 @@ from actorq.domain.trajectory import Segment
 from actorq.errors import InvalidInputError
 from actorq.quantization.graph import Graph
 from actorq.v1 import trajectory_pb2
-from learner_service.algorithms import make_algorithm
+from learner_service.algorithms.ppo import PPO
 from learner_service.batch import Batch
 from learner_service.policy.policy_graph import snapshot_parameters
 from learner_service.rollouts.sequences import begins_of
@@ -94,6 +95,11 @@ def collect(collecting: SegmentCollector) -> Segment:
     return segment
 
 
+def numbers(segment: Segment, name: str) -> NDArray[np.float32]:
+    """A column of a segment."""
+    return np.asarray(segment.columns[name], np.float32)
+
+
 def states_after(recurrent: Recurrent, segment: Segment, before: Any) -> Any:
     """The states before each step of a segment and after the last, as the learner computes them."""
     steps = Batch(valid=segment.valid)
@@ -115,7 +121,7 @@ def test_segments_hold_the_states_before_their_first_steps() -> None:
         segment.check(CARTPOLE)
         sent = wire.segment_to_proto(segment).SerializeToString()
         received = wire.segment_from_proto(trajectory_pb2.Segment.FromString(sent))
-        stored = np.asarray(received.columns["state_32"])
+        stored = numbers(received, "state_32")
         np.testing.assert_allclose(stored, expected, atol=1e-5)
         ends += int((~segment.valid).sum())
         expected = states_after(recurrent, segment, expected)[LENGTH]
@@ -137,7 +143,7 @@ def test_a_state_is_zero_after_a_fault() -> None:
     expected, faults = np.zeros((N, 32), np.float32), 0
     for _ in range(4):
         segment = collect(collecting)
-        np.testing.assert_allclose(np.asarray(segment.columns["state_32"]), expected, atol=1e-5)
+        np.testing.assert_allclose(numbers(segment, "state_32"), expected, atol=1e-5)
         faults += int((~segment.valid).sum())
         expected = states_after(recurrent, segment, expected)[LENGTH]
     assert faults > 10
@@ -154,7 +160,7 @@ def test_a_state_goes_on_while_actions_are_uniformly_random() -> None:
     first = collect(collecting)
     expected = states_after(recurrent, first, np.zeros((N, 32), np.float32))[LENGTH]
     assert np.abs(expected).max() > 0.01
-    np.testing.assert_allclose(np.asarray(collect(collecting).columns["state_32"]), expected, atol=1e-5)
+    np.testing.assert_allclose(numbers(collect(collecting), "state_32"), expected, atol=1e-5)
     environments.close()
 
 
@@ -168,11 +174,11 @@ def test_an_actor_compares_schemes_on_the_states_that_it_has_seen() -> None:
     collecting = collector(slot)
     for _ in range(3):
         collect(collecting)
-    policies = [load_policy(each.emitted(), CARTPOLE, N) for each in (wrong, reference)]
+    quantized, fp32 = (load_policy(each.emitted(), CARTPOLE, N) for each in (wrong, reference))
     batches, states = check._batches, check._states
     assert len(batches) == len(states) > 10
-    assert compare(*policies, batches, True).error == 0.0
-    assert compare(*policies, batches, True, states).error > 0.01
+    assert compare(quantized, fp32, batches, True).error == 0.0
+    assert compare(quantized, fp32, batches, True, states).error > 0.01
 
 
 def test_a_state_survives_a_new_policy() -> None:
@@ -184,23 +190,23 @@ def test_a_state_survives_a_new_policy() -> None:
     slot.put(load_policy(second.emitted(version=2), CARTPOLE, N))
     following = collect(collecting)
     assert following.spans[0].version == 2
-    np.testing.assert_allclose(np.asarray(following.columns["state_32"]), expected, atol=1e-5)
+    np.testing.assert_allclose(numbers(following, "state_32"), expected, atol=1e-5)
     after = states_after(second, following, expected)[LENGTH]
-    np.testing.assert_allclose(np.asarray(collect(collecting).columns["state_32"]), after, atol=1e-5)
+    np.testing.assert_allclose(numbers(collect(collecting), "state_32"), after, atol=1e-5)
 
 
 def test_probabilities_are_those_of_the_learners_policy_with_the_same_states() -> None:
     config = RunConfig.model_validate({"algorithm": "ppo", "memory": {"kind": "gru", "units": 32}, "actors": 1})
-    recurrent, slot, algorithm = Recurrent(CARTPOLE), PolicySlot(), make_algorithm(config, CARTPOLE)
+    recurrent, slot, algorithm = Recurrent(CARTPOLE), PolicySlot(), PPO(config, CARTPOLE, torch.device("cpu"))
     algorithm.policy = recurrent.policy
     slot.put(load_policy(recurrent.emitted(), CARTPOLE, N))
     segment = collect(collector(slot))
-    stored = {state_column(32): np.asarray(segment.columns["state_32"])[None]}
+    stored = {state_column(32): numbers(segment, "state_32")[None]}
     steps = Batch(observations=segment.observations, valid=segment.valid, **stored)
     states = algorithm.states(steps)
-    rows = [each.reshape(LENGTH * N, -1) for each in (segment.observations[:LENGTH], states)]
-    told = algorithm.log_probabilities(rows[0], segment.actions.ravel(), {}, rows[1]).reshape(LENGTH, N)
-    drawn = np.asarray(segment.columns[LOG_PROBABILITIES])
+    observations, rows = segment.observations[:LENGTH].reshape(LENGTH * N, -1), states.reshape(LENGTH * N, -1)
+    told = algorithm.log_probabilities(observations, segment.actions.ravel(), {}, rows).reshape(LENGTH, N)
+    drawn = numbers(segment, LOG_PROBABILITIES)
     np.testing.assert_allclose(told[segment.valid], drawn[segment.valid], atol=1e-4)
 
 

@@ -56,8 +56,8 @@ def copy(cell: Cell, reference: nn.RNNCellBase, order: list[int]) -> None:
             (cell.input, reference.weight_ih, reference.bias_ih),
             (cell.recurrent, reference.weight_hh, reference.bias_hh),
         ):
-            layer.weight.copy_(weight.unflatten(0, (-1, U))[order].flatten(0, 1))
-            layer.bias.copy_(bias.unflatten(0, (-1, U))[order].flatten())
+            layer.weight.copy_(weight.view(-1, U, weight.shape[1])[order].flatten(0, 1))
+            layer.bias.copy_(bias.view(-1, U)[order].flatten())
 
 
 @pytest.mark.parametrize("written", [True, False], ids=["written gradient", "autograd"])
@@ -85,7 +85,7 @@ def test_the_written_gradient_is_that_of_autograd(cell: Cell, monkeypatch: pytes
         features.requires_grad_(), state.requires_grad_()
         outputs, _ = cell.unroll(features, state, begins)
         cell.zero_grad()
-        (outputs * torch.arange(outputs.numel()).view(outputs.shape).cos()).sum().backward()
+        (outputs * torch.arange(outputs.numel()).view(outputs.shape).cos()).sum().backward()  # type: ignore[no-untyped-call]
         found.append([features.grad, state.grad, *(each.grad for each in cell.parameters())])
     for actual, expected in zip(*found, strict=True):
         assert expected is not None
@@ -98,7 +98,7 @@ def test_no_gradient_passes_the_begin_of_an_episode(cell: Cell) -> None:
     begins[:], begins[4] = False, True
     features.requires_grad_(), state.requires_grad_()
     outputs, _ = cell.unroll(features, state, begins)
-    outputs[4:].sum().backward()
+    outputs[4:].sum().backward()  # type: ignore[no-untyped-call]
     assert features.grad is not None
     assert state.grad is not None
     assert not features.grad[:4].any()
@@ -117,14 +117,14 @@ def test_a_replaced_layer_is_called_at_each_step(cell: Cell) -> None:
         calls.append(x)
         return original(x)
 
-    cell.recurrent.forward = counted  # type: ignore[method-assign]
+    cell.recurrent.forward = counted  # type: ignore[method-assign, assignment]
     torch.testing.assert_close(cell.unroll(features, state, begins)[0], expected)
     assert len(calls) == T
 
 
 def test_a_new_cell_keeps_its_state(cell: Cell) -> None:
     for bias, gate in ((cell.input.bias, cell.keeps), (cell.recurrent.bias, cell.keeps)):
-        rows = bias.detach().unflatten(0, (cell.gates, U)).mean(1)
+        rows = bias.detach().view(cell.gates, U).mean(1)
         others = [rows[each] for each in range(cell.gates) if each != gate]
         if bias is cell.input.bias:
             assert all(rows[gate] > other + 0.5 for other in others)
