@@ -207,7 +207,7 @@ def _measure_count(
     acting = _Acting(config, spec, count, sampling=sampling, state_size=config.memory.state_size)
     random = _behavior(config, spec, count, random_steps=10**9)
     first = next(iter(loaded.values()))
-    actions = [random(first, np.empty(0)).copy() for _ in range(64)]
+    actions = [random(_NoPolicy(), np.empty(0)).copy() for _ in range(64)]  # type: ignore[arg-type]
 
     def step() -> None:
         for each in actions[: acting.length]:
