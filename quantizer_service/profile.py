@@ -23,14 +23,14 @@ _LEAST_VERSIONS, _MOST_VERSIONS = 5, 200
 def measure(order: Order) -> dict[str, Any]:
     """CPU seconds per version in each scheme, from tensors to the store. Writes each scheme's policy to the folder."""
     graph, tensors = order.folder.graph()
-    parameters, calibration = split_tensors(tensors)
+    content = split_tensors(tensors)
     # The gate's verdict on an untrained policy is meaningless.
     config = order.config.resolved_quantizer().model_copy(update={"gate": NO_LIMITS})
     store = PolicyStore(order.folder.path / "policies", config.retain_newest, config.retain_best)
     emitter = Emitter(store, config)
     emitter.catalog.claim(_RUN_ID)
     emitter.add_graph(graph)
-    checkpoint = Checkpoint(0, 0, graph.digest, parameters, calibration, time.time())
+    checkpoint = Checkpoint(0, 0, graph.digest, snapshot_at=time.time(), **content._asdict())
     seconds: dict[str, float] = {}
     failed: dict[str, str] = {}
     for scheme in SCHEMES:

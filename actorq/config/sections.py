@@ -223,6 +223,11 @@ class GateConfig(Settings):
         description="loss of FP32 value where best actions differ, relative to the loss with the worst actions; below "
         "it any agreement is accepted; discrete actions",
     )
+    max_state_drift: PositiveFloat = Field(
+        0.02,
+        description="drift of the state over stored sequences of steps, relative to the state's range; policies with "
+        "memory",
+    )
 
 
 _INFINITE: dict[str, Any] = dict.fromkeys(GateConfig.model_fields, math.inf)

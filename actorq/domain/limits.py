@@ -49,6 +49,11 @@ MAX_ENVIRONMENTS = 65_536
 MAX_GOAL_COPIES = 16
 # Numbers in a recurrent policy's state.
 MAX_STATE = 8_192
+# Stored sequences that a checkpoint carries for a policy with memory, and the steps of each.
+MAX_SEQUENCES = 16
+MAX_SEQUENCE_STEPS = 64
+# Numbers of steps after which sequences are compared.
+MAX_HORIZONS = 16
 # Columns of a segment.
 MAX_COLUMNS = 128
 MAX_SEGMENT_STEPS = 2**20

@@ -46,6 +46,9 @@ MAX_VERSION_STEP = 2**32
 
 # The parameters carry a calibration batch for each graph input. The batch's name is this prefix and the input's name.
 CALIBRATION_PREFIX = "calibration:"
+# For a graph with a state, they may carry stored sequences of steps: a tensor for each input, and their lengths.
+SEQUENCES_PREFIX = "sequences:"
+SEQUENCE_LENGTHS = "lengths"
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,8 @@ class Checkpoint:
     calibration: for each data input a batch of recent observations, [B, *observation].
     snapshot_at: unix seconds by the learner's clock.
     received: the bytes that parameters and calibration were parsed from; None if there are none.
+    sequences: for a graph with a state, stored sequences of steps, as `CheckpointHeader` in
+        protos/actorq/v1/quantizer.proto describes; empty without.
     """
 
     version: int
@@ -117,6 +122,7 @@ class Checkpoint:
     calibration: dict[str, NDArray[Any]]
     snapshot_at: float
     received: SealedBytes | None = field(default=None, repr=False, compare=False)
+    sequences: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -145,6 +151,19 @@ class OutputError:
 
 
 @dataclass(frozen=True)
+class SequenceError:
+    """Differences over stored sequences: `SequenceError` in protos/actorq/v1/policy.proto."""
+
+    steps: int
+    sequences: int
+    mean_state_error: float
+    max_state_error: float
+    state_drift: float
+    mean_output_error: float
+    max_output_error: float
+
+
+@dataclass(frozen=True)
 class RefusedRung:
     """A ladder rung that the fidelity gate refused: its layers in float, and its errors."""
 
@@ -154,6 +173,7 @@ class RefusedRung:
     argmax_agreement: float | None
     mean_kl: float | None = None
     max_kl: float | None = None
+    state_drift: float | None = None
 
 
 @dataclass(frozen=True)
@@ -176,6 +196,12 @@ class FidelityReport:
     mean_kl: float | None = None
     max_kl: float | None = None
     value_loss: float | None = None
+    sequences: tuple[SequenceError, ...] = ()
+
+    @property
+    def state_drift(self) -> float | None:
+        """The largest drift of the state over stored sequences; None without sequences."""
+        return max((each.state_drift for each in self.sequences), default=None)
 
     @property
     def float_layers(self) -> tuple[str, ...]:

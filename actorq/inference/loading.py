@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from actorq.domain.policy import FALLBACK
 from actorq.domain.signature import Role, Signature
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec, best_choices
 from actorq.errors import InvalidInputError, UserError
+from actorq.inference.memory import PolicyMemory
 from actorq.inference.runpolicies import RunPolicies
 from actorq.rundirectory import RunDirectory
 from actorq.weightencoding import weight_encoding_of, with_weight_encoding
@@ -32,7 +33,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LoadedPolicy:
-    """A trained policy that acts without exploration. Thread-safe.
+    """A trained policy that acts without exploration. Thread-safe without memory.
+
+    A policy with memory keeps a state for each row of its observations. Its calls are the steps of episodes, in their
+    order. Call `reset` where an episode begins. Load the policy again for other episodes at the same time.
 
     environment: the specs of observations and actions. version, scheme: version and scheme of the policy in its run.
     """
@@ -42,6 +46,23 @@ class LoadedPolicy:
     scheme: str
     _session: Session = field(repr=False)
     _signature: Signature = field(repr=False)
+    _memory: PolicyMemory | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether an action depends on the observations before."""
+        return self._memory is not None
+
+    def reset(self, rows: NDArray[np.bool_] | Sequence[int] | int | None = None) -> None:
+        """Begin an episode: forget the observations before. Does nothing without memory.
+
+        rows: of a batch, the rows whose episodes begin: indexes, or a mask bool[B]. By default all rows; the next call
+            may then have another number of rows.
+
+        Raises InvalidInputError for rows that the last call did not have.
+        """
+        if self._memory is not None:
+            self._memory.reset(rows)
 
     def predict(self, observation: ArrayLike | Mapping[str, ArrayLike]) -> Any:
         """The action for one observation, or the actions for a batch of observations.
@@ -54,6 +75,7 @@ class LoadedPolicy:
 
         Returns int64 or int64[B] for discrete actions, and float32[*action] or float32[B, *action] for continuous ones.
         Several discrete parts give int64[parts] or int64[B, parts]; with additional continuous components, float32.
+        With memory, all calls after `reset` must have the same number of rows.
         In scheme int8 the rows of a batch share activation ranges, so an action depends slightly on the other rows.
 
         Raises InvalidInputError for another shape, a type that cannot be cast safely, and NaN or a number beyond 10^9.
@@ -109,15 +131,21 @@ class LoadedPolicy:
     def _actions(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """The actions for rows of each input by name."""
         spec, first = self.environment, next(iter(arrays.values()))
-        # Without noise, a policy returns its most likely action. A single input may have any name.
-        noise = np.zeros((len(first), spec.components), np.float32)
+        # Without noise, a policy returns its most likely action.
+        own = {Role.NOISE: np.zeros((len(first), spec.components), np.float32)}
+        memory, mixed = self._memory, spec.sizes and spec.components
+        names = [self._signature.acting.name, *([self._signature.output(Role.ACTIONS)] if mixed else [])]
+        if memory is not None:
+            own[Role.STATE] = memory.before(len(first))
+            names.append(self._signature.next_state)
+        # A single input may have any name.
         feeds = {
-            port.name: noise if port.role is Role.NOISE else arrays.get(port.name, first)
+            port.name: own[port.role] if port.role in own else arrays.get(port.name, first)
             for port in self._signature.inputs
         }
-        mixed = spec.sizes and spec.components
-        names = [self._signature.acting.name, *([self._signature.output(Role.ACTIONS)] if mixed else [])]
         outputs, *others = self._session.run(names, feeds)
+        if memory is not None:
+            memory.after(others.pop())
         if not spec.sizes:
             return np.asarray(outputs.reshape(-1, *spec.actions.shape))
         best = best_choices(outputs, spec.sizes)
@@ -216,10 +244,22 @@ def _loaded(path: Path, model: bytes, spec: EnvironmentSpec, version: int, schem
         _log.warning("%s: this processor computes %s wrongly; export the policy in %s", path, scheme, FALLBACK)
     try:
         session = open_session(model)
-        return LoadedPolicy(spec, version, scheme, session, signature_of_session(session))
+        signature = signature_of_session(session)
+        return LoadedPolicy(spec, version, scheme, session, signature, _memory_of(session, signature))
     except ImportError:
         raise
     except InvalidInputError as error:
         raise UserError(f"{path}: {error}") from None
     except Exception as error:  # ONNX Runtime's exceptions share no base class.
         raise UserError(f"{path}: ONNX Runtime cannot load the model ({' '.join(str(error).split())[:300]})") from None
+
+
+def _memory_of(session: Session, signature: Signature) -> PolicyMemory | None:
+    """A memory of zeros for a policy with a state; None for others."""
+    name = signature.state
+    if name is None:
+        return None
+    shape = next(each.shape for each in session.get_inputs() if each.name == name)
+    if len(shape) != 2 or not isinstance(shape[1], int):
+        raise InvalidInputError(f"expected a state of a fixed size for each row, got {name} of shape {shape}")
+    return PolicyMemory(shape[1])

@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from actorq import __version__
 from actorq.domain.contract import CONTRACT
 from actorq.domain.policy import Policy, RetainedPolicy
+from actorq.domain.signature import METADATA, Signature
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.inference import DESCRIPTION_FORMAT
 from actorq.quantization.nodes import STANDARD
@@ -47,6 +48,7 @@ def describe(
         "opset": next(entry.version for entry in parsed.opset_import if entry.domain in STANDARD),
         "inputs": {value.name: _tensor(value) for value in parsed.graph.input},
         "outputs": {value.name: _tensor(value) for value in parsed.graph.output},
+        "memory": _memory(parsed),
         "run_id": descriptor.run_id,
         "algorithm": algorithm,
         "version": version.version,
@@ -69,6 +71,16 @@ def _tensor(value: onnx.ValueInfoProto) -> dict[str, Any]:
         "shape": [dim.dim_value or dim.dim_param for dim in tensor.shape.dim],
         "dtype": helper.tensor_dtype_to_np_dtype(tensor.elem_type).name,
     }
+
+
+def _memory(model: onnx.ModelProto) -> dict[str, Any] | None:
+    """Input and output with the state, and its size. A state begins with zeros. None for a policy without memory."""
+    text = next((entry.value for entry in model.metadata_props if entry.key == METADATA), None)
+    signature = None if text is None else Signature.from_text(text)
+    if signature is None or signature.state is None:
+        return None
+    state = next(value for value in model.graph.input if value.name == signature.state)
+    return {"state": state.name, "next_state": signature.next_state, "size": _tensor(state)["shape"][-1]}
 
 
 def _normalization(graph: onnx.GraphProto) -> dict[str, Any] | None:

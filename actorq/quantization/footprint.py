@@ -30,6 +30,8 @@ MAX_WORK = 2**38
 MAX_CONSTANT_WORK = 2**33
 # More than one row, so that a graph traced for a batch of one fails.
 TRIAL_ROWS = 2
+# Batches of a run have few different numbers of rows.
+_MOST_KNOWN = 8
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -47,7 +49,7 @@ class Footprint:
         set_repeated(graph, "output", [value for value in graph.output if value.name in made])
         for value in graph.output:
             value.type.tensor_type.ClearField("shape")
-        # Requested number of rows, and the number that fits.
+        # Requested numbers of rows, and the numbers that fit.
         self._known: dict[int, int] = {}
         self.check(TRIAL_ROWS)
 
@@ -79,13 +81,17 @@ class Footprint:
 
     def fitting(self, batch: Batch) -> dict[str, NDArray[Any]]:
         """The batch, or evenly spaced rows of it if the whole batch would cost too much."""
-        rows = rows_of(batch)
+        return dict(evenly_spaced(batch, self.most(rows_of(batch))))
+
+    def most(self, rows: int) -> int:
+        """How many of `rows` rows can run at once: the first of `rows`, `rows` / 2, `rows` / 4 and so on that fits."""
         if rows not in self._known:
-            self._known = {rows: self._most(rows)}
-        return dict(evenly_spaced(batch, self._known[rows]))
+            while len(self._known) >= _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[rows] = self._most(rows)
+        return self._known[rows]
 
     def _most(self, rows: int) -> int:
-        """The first of `rows`, `rows` / 2, `rows` / 4 and so on that fits."""
         while rows > TRIAL_ROWS:
             try:
                 self.check(rows)

@@ -15,6 +15,7 @@ from actorq.domain.policy import (
     PolicyDescriptor,
     RefusedRung,
     RetainedPolicy,
+    SequenceError,
     Variant,
     parse_variant,
 )
@@ -130,6 +131,7 @@ def _fidelity_from_json(tree: Mapping[str, Any]) -> FidelityReport:
             "refused": tuple(
                 RefusedRung(**{**rung, "float_layers": tuple(rung["float_layers"])}) for rung in tree["refused"]
             ),
+            "sequences": tuple(SequenceError(**each) for each in tree.get("sequences", ())),
         }
     )
 

@@ -25,25 +25,27 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x61\x63torq/v1/policy.proto\x12\tactorq.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xae\x03\n\x0e\x46idelityReport\x12\x14\n\x0cobservations\x18\x01 \x01(\r\x12\x12\n\nmean_error\x18\x02 \x01(\x01\x12\x11\n\tmax_error\x18\x03 \x01(\x01\x12\x1b\n\x13relative_mean_error\x18\x04 \x01(\x01\x12\x1a\n\x12relative_max_error\x18\x05 \x01(\x01\x12\x1d\n\x10\x61rgmax_agreement\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12&\n\x06layers\x18\x07 \x03(\x0b\x32\x16.actorq.v1.LayerReport\x12\'\n\x07outputs\x18\x08 \x03(\x0b\x32\x16.actorq.v1.OutputError\x12\x0e\n\x06passed\x18\t \x01(\x08\x12\'\n\x07refused\x18\n \x03(\x0b\x32\x16.actorq.v1.RefusedRung\x12\x14\n\x07mean_kl\x18\x0b \x01(\x01H\x01\x88\x01\x01\x12\x13\n\x06max_kl\x18\x0c \x01(\x01H\x02\x88\x01\x01\x12\x17\n\nvalue_loss\x18\r \x01(\x01H\x03\x88\x01\x01\x42\x13\n\x11_argmax_agreementB\n\n\x08_mean_klB\t\n\x07_max_klB\r\n\x0b_value_loss\"d\n\x0bLayerReport\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07weights\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x17\n\x0fpublished_units\x18\x04 \x01(\r\x12\r\n\x05units\x18\x05 \x01(\r\"D\n\x0bOutputError\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bmean_errors\x18\x02 \x03(\x01\x12\x12\n\nmax_errors\x18\x03 \x03(\x01\"\xd2\x01\n\x0bRefusedRung\x12\x14\n\x0c\x66loat_layers\x18\x01 \x03(\t\x12\x1b\n\x13relative_mean_error\x18\x02 \x01(\x01\x12\x1a\n\x12relative_max_error\x18\x03 \x01(\x01\x12\x1d\n\x10\x61rgmax_agreement\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x07mean_kl\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x13\n\x06max_kl\x18\x06 \x01(\x01H\x02\x88\x01\x01\x42\x13\n\x11_argmax_agreementB\n\n\x08_mean_klB\t\n\x07_max_kl\"S\n\rPolicyVariant\x12\x0e\n\x06scheme\x18\x01 \x01(\t\x12\x32\n\x0fweight_encoding\x18\x02 \x01(\x0e\x32\x19.actorq.v1.WeightEncoding\"\xbe\x02\n\x10PolicyDescriptor\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x14\n\x0clearner_step\x18\x03 \x01(\x04\x12\x0e\n\x06scheme\x18\x04 \x01(\t\x12\x0e\n\x06sha256\x18\x05 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x06 \x01(\x04\x12/\n\x0bsnapshot_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x08\x66idelity\x18\x08 \x01(\x0b\x32\x19.actorq.v1.FidelityReport\x12\x17\n\x0f\x66p32_size_bytes\x18\t \x01(\x04\x12\x14\n\x0cgraph_digest\x18\n \x01(\x0c\x12\x32\n\x0fweight_encoding\x18\x0b \x01(\x0e\x32\x19.actorq.v1.WeightEncoding*k\n\x0eWeightEncoding\x12\x1f\n\x1bWEIGHT_ENCODING_UNSPECIFIED\x10\x00\x12\x1a\n\x16WEIGHT_ENCODING_SIGNED\x10\x01\x12\x1c\n\x18WEIGHT_ENCODING_UNSIGNED\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x61\x63torq/v1/policy.proto\x12\tactorq.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdb\x03\n\x0e\x46idelityReport\x12\x14\n\x0cobservations\x18\x01 \x01(\r\x12\x12\n\nmean_error\x18\x02 \x01(\x01\x12\x11\n\tmax_error\x18\x03 \x01(\x01\x12\x1b\n\x13relative_mean_error\x18\x04 \x01(\x01\x12\x1a\n\x12relative_max_error\x18\x05 \x01(\x01\x12\x1d\n\x10\x61rgmax_agreement\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12&\n\x06layers\x18\x07 \x03(\x0b\x32\x16.actorq.v1.LayerReport\x12\'\n\x07outputs\x18\x08 \x03(\x0b\x32\x16.actorq.v1.OutputError\x12\x0e\n\x06passed\x18\t \x01(\x08\x12\'\n\x07refused\x18\n \x03(\x0b\x32\x16.actorq.v1.RefusedRung\x12\x14\n\x07mean_kl\x18\x0b \x01(\x01H\x01\x88\x01\x01\x12\x13\n\x06max_kl\x18\x0c \x01(\x01H\x02\x88\x01\x01\x12\x17\n\nvalue_loss\x18\r \x01(\x01H\x03\x88\x01\x01\x12+\n\tsequences\x18\x0e \x03(\x0b\x32\x18.actorq.v1.SequenceErrorB\x13\n\x11_argmax_agreementB\n\n\x08_mean_klB\t\n\x07_max_klB\r\n\x0b_value_loss\"\xae\x01\n\rSequenceError\x12\r\n\x05steps\x18\x01 \x01(\r\x12\x11\n\tsequences\x18\x02 \x01(\r\x12\x18\n\x10mean_state_error\x18\x03 \x01(\x01\x12\x17\n\x0fmax_state_error\x18\x04 \x01(\x01\x12\x13\n\x0bstate_drift\x18\x05 \x01(\x01\x12\x19\n\x11mean_output_error\x18\x06 \x01(\x01\x12\x18\n\x10max_output_error\x18\x07 \x01(\x01\"d\n\x0bLayerReport\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07weights\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x17\n\x0fpublished_units\x18\x04 \x01(\r\x12\r\n\x05units\x18\x05 \x01(\r\"D\n\x0bOutputError\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0bmean_errors\x18\x02 \x03(\x01\x12\x12\n\nmax_errors\x18\x03 \x03(\x01\"\xfc\x01\n\x0bRefusedRung\x12\x14\n\x0c\x66loat_layers\x18\x01 \x03(\t\x12\x1b\n\x13relative_mean_error\x18\x02 \x01(\x01\x12\x1a\n\x12relative_max_error\x18\x03 \x01(\x01\x12\x1d\n\x10\x61rgmax_agreement\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x07mean_kl\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x13\n\x06max_kl\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x18\n\x0bstate_drift\x18\x07 \x01(\x01H\x03\x88\x01\x01\x42\x13\n\x11_argmax_agreementB\n\n\x08_mean_klB\t\n\x07_max_klB\x0e\n\x0c_state_drift\"S\n\rPolicyVariant\x12\x0e\n\x06scheme\x18\x01 \x01(\t\x12\x32\n\x0fweight_encoding\x18\x02 \x01(\x0e\x32\x19.actorq.v1.WeightEncoding\"\xbe\x02\n\x10PolicyDescriptor\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x14\n\x0clearner_step\x18\x03 \x01(\x04\x12\x0e\n\x06scheme\x18\x04 \x01(\t\x12\x0e\n\x06sha256\x18\x05 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x06 \x01(\x04\x12/\n\x0bsnapshot_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x08\x66idelity\x18\x08 \x01(\x0b\x32\x19.actorq.v1.FidelityReport\x12\x17\n\x0f\x66p32_size_bytes\x18\t \x01(\x04\x12\x14\n\x0cgraph_digest\x18\n \x01(\x0c\x12\x32\n\x0fweight_encoding\x18\x0b \x01(\x0e\x32\x19.actorq.v1.WeightEncoding*k\n\x0eWeightEncoding\x12\x1f\n\x1bWEIGHT_ENCODING_UNSPECIFIED\x10\x00\x12\x1a\n\x16WEIGHT_ENCODING_SIGNED\x10\x01\x12\x1c\n\x18WEIGHT_ENCODING_UNSIGNED\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'actorq.v1.policy_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WEIGHTENCODING']._serialized_start=1294
-  _globals['_WEIGHTENCODING']._serialized_end=1401
+  _globals['_WEIGHTENCODING']._serialized_start=1558
+  _globals['_WEIGHTENCODING']._serialized_end=1665
   _globals['_FIDELITYREPORT']._serialized_start=71
-  _globals['_FIDELITYREPORT']._serialized_end=501
-  _globals['_LAYERREPORT']._serialized_start=503
-  _globals['_LAYERREPORT']._serialized_end=603
-  _globals['_OUTPUTERROR']._serialized_start=605
-  _globals['_OUTPUTERROR']._serialized_end=673
-  _globals['_REFUSEDRUNG']._serialized_start=676
-  _globals['_REFUSEDRUNG']._serialized_end=886
-  _globals['_POLICYVARIANT']._serialized_start=888
-  _globals['_POLICYVARIANT']._serialized_end=971
-  _globals['_POLICYDESCRIPTOR']._serialized_start=974
-  _globals['_POLICYDESCRIPTOR']._serialized_end=1292
+  _globals['_FIDELITYREPORT']._serialized_end=546
+  _globals['_SEQUENCEERROR']._serialized_start=549
+  _globals['_SEQUENCEERROR']._serialized_end=723
+  _globals['_LAYERREPORT']._serialized_start=725
+  _globals['_LAYERREPORT']._serialized_end=825
+  _globals['_OUTPUTERROR']._serialized_start=827
+  _globals['_OUTPUTERROR']._serialized_end=895
+  _globals['_REFUSEDRUNG']._serialized_start=898
+  _globals['_REFUSEDRUNG']._serialized_end=1150
+  _globals['_POLICYVARIANT']._serialized_start=1152
+  _globals['_POLICYVARIANT']._serialized_end=1235
+  _globals['_POLICYDESCRIPTOR']._serialized_start=1238
+  _globals['_POLICYDESCRIPTOR']._serialized_end=1556
 # @@protoc_insertion_point(module_scope)

@@ -20,7 +20,7 @@ WEIGHT_ENCODING_SIGNED: WeightEncoding
 WEIGHT_ENCODING_UNSIGNED: WeightEncoding
 
 class FidelityReport(_message.Message):
-    __slots__ = ("observations", "mean_error", "max_error", "relative_mean_error", "relative_max_error", "argmax_agreement", "layers", "outputs", "passed", "refused", "mean_kl", "max_kl", "value_loss")
+    __slots__ = ("observations", "mean_error", "max_error", "relative_mean_error", "relative_max_error", "argmax_agreement", "layers", "outputs", "passed", "refused", "mean_kl", "max_kl", "value_loss", "sequences")
     OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
     MEAN_ERROR_FIELD_NUMBER: _ClassVar[int]
     MAX_ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +34,7 @@ class FidelityReport(_message.Message):
     MEAN_KL_FIELD_NUMBER: _ClassVar[int]
     MAX_KL_FIELD_NUMBER: _ClassVar[int]
     VALUE_LOSS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     observations: int
     mean_error: float
     max_error: float
@@ -47,7 +48,26 @@ class FidelityReport(_message.Message):
     mean_kl: float
     max_kl: float
     value_loss: float
-    def __init__(self, observations: _Optional[int] = ..., mean_error: _Optional[float] = ..., max_error: _Optional[float] = ..., relative_mean_error: _Optional[float] = ..., relative_max_error: _Optional[float] = ..., argmax_agreement: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[LayerReport, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[OutputError, _Mapping]]] = ..., passed: _Optional[bool] = ..., refused: _Optional[_Iterable[_Union[RefusedRung, _Mapping]]] = ..., mean_kl: _Optional[float] = ..., max_kl: _Optional[float] = ..., value_loss: _Optional[float] = ...) -> None: ...
+    sequences: _containers.RepeatedCompositeFieldContainer[SequenceError]
+    def __init__(self, observations: _Optional[int] = ..., mean_error: _Optional[float] = ..., max_error: _Optional[float] = ..., relative_mean_error: _Optional[float] = ..., relative_max_error: _Optional[float] = ..., argmax_agreement: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[LayerReport, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[OutputError, _Mapping]]] = ..., passed: _Optional[bool] = ..., refused: _Optional[_Iterable[_Union[RefusedRung, _Mapping]]] = ..., mean_kl: _Optional[float] = ..., max_kl: _Optional[float] = ..., value_loss: _Optional[float] = ..., sequences: _Optional[_Iterable[_Union[SequenceError, _Mapping]]] = ...) -> None: ...
+
+class SequenceError(_message.Message):
+    __slots__ = ("steps", "sequences", "mean_state_error", "max_state_error", "state_drift", "mean_output_error", "max_output_error")
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    MEAN_STATE_ERROR_FIELD_NUMBER: _ClassVar[int]
+    MAX_STATE_ERROR_FIELD_NUMBER: _ClassVar[int]
+    STATE_DRIFT_FIELD_NUMBER: _ClassVar[int]
+    MEAN_OUTPUT_ERROR_FIELD_NUMBER: _ClassVar[int]
+    MAX_OUTPUT_ERROR_FIELD_NUMBER: _ClassVar[int]
+    steps: int
+    sequences: int
+    mean_state_error: float
+    max_state_error: float
+    state_drift: float
+    mean_output_error: float
+    max_output_error: float
+    def __init__(self, steps: _Optional[int] = ..., sequences: _Optional[int] = ..., mean_state_error: _Optional[float] = ..., max_state_error: _Optional[float] = ..., state_drift: _Optional[float] = ..., mean_output_error: _Optional[float] = ..., max_output_error: _Optional[float] = ...) -> None: ...
 
 class LayerReport(_message.Message):
     __slots__ = ("name", "weights", "reason", "published_units", "units")
@@ -74,20 +94,22 @@ class OutputError(_message.Message):
     def __init__(self, name: _Optional[str] = ..., mean_errors: _Optional[_Iterable[float]] = ..., max_errors: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class RefusedRung(_message.Message):
-    __slots__ = ("float_layers", "relative_mean_error", "relative_max_error", "argmax_agreement", "mean_kl", "max_kl")
+    __slots__ = ("float_layers", "relative_mean_error", "relative_max_error", "argmax_agreement", "mean_kl", "max_kl", "state_drift")
     FLOAT_LAYERS_FIELD_NUMBER: _ClassVar[int]
     RELATIVE_MEAN_ERROR_FIELD_NUMBER: _ClassVar[int]
     RELATIVE_MAX_ERROR_FIELD_NUMBER: _ClassVar[int]
     ARGMAX_AGREEMENT_FIELD_NUMBER: _ClassVar[int]
     MEAN_KL_FIELD_NUMBER: _ClassVar[int]
     MAX_KL_FIELD_NUMBER: _ClassVar[int]
+    STATE_DRIFT_FIELD_NUMBER: _ClassVar[int]
     float_layers: _containers.RepeatedScalarFieldContainer[str]
     relative_mean_error: float
     relative_max_error: float
     argmax_agreement: float
     mean_kl: float
     max_kl: float
-    def __init__(self, float_layers: _Optional[_Iterable[str]] = ..., relative_mean_error: _Optional[float] = ..., relative_max_error: _Optional[float] = ..., argmax_agreement: _Optional[float] = ..., mean_kl: _Optional[float] = ..., max_kl: _Optional[float] = ...) -> None: ...
+    state_drift: float
+    def __init__(self, float_layers: _Optional[_Iterable[str]] = ..., relative_mean_error: _Optional[float] = ..., relative_max_error: _Optional[float] = ..., argmax_agreement: _Optional[float] = ..., mean_kl: _Optional[float] = ..., max_kl: _Optional[float] = ..., state_drift: _Optional[float] = ...) -> None: ...
 
 class PolicyVariant(_message.Message):
     __slots__ = ("scheme", "weight_encoding")

@@ -17,6 +17,7 @@ from actorq.domain.policy import (
     PolicyDescriptor,
     RefusedRung,
     RetainedPolicy,
+    SequenceError,
     Variant,
     variant_of,
 )
@@ -68,10 +69,19 @@ _RUNG = Pair(
     RefusedRung,
     {
         many(bounds.text, limits.MAX_LAYERS): "float_layers",
-        _error: "relative_mean_error relative_max_error mean_kl max_kl",
+        _error: "relative_mean_error relative_max_error mean_kl max_kl state_drift",
         bounds.share: "argmax_agreement",
     },
     prefix="fidelity.",
+)
+_SEQUENCE = Pair(
+    policy_pb2.SequenceError,
+    SequenceError,
+    {
+        bounds.anything: "steps sequences",
+        _error: "mean_state_error max_state_error state_drift mean_output_error max_output_error",
+    },
+    prefix="sequences.",
 )
 _FIDELITY = Pair(
     policy_pb2.FidelityReport,
@@ -83,6 +93,7 @@ _FIDELITY = Pair(
         many(_LAYER, limits.MAX_LAYERS): "layers",
         many(_OUTPUT, limits.MAX_OUTPUTS): "outputs",
         many(_RUNG, limits.MAX_RUNGS): "refused",
+        many(_SEQUENCE, limits.MAX_HORIZONS): "sequences",
     },
     prefix="fidelity.",
 )

@@ -152,6 +152,7 @@ def _print_result(result: EvaluationResult) -> None:
     print(
         f"policy v{policy.version} {policy.scheme}{fallen_back} ({policy.learner_step:,} updates): {close}"
         f"mean error {fidelity.mean_error:.3g} on {fidelity.observations:,} observations"
+        + ("" if fidelity.state_drift is None else f", drift of the state {fidelity.state_drift:.2%} of its range")
     )
     if policy.effective_scheme in arithmetic().inexact_schemes:
         print(f"this processor computes {policy.scheme} wrongly: take --scheme {FALLBACK}")

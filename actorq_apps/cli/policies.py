@@ -107,6 +107,7 @@ def _as_json(row: Row) -> dict[str, Any]:
         "relative_max_error": report.relative_max_error,
         "mean_kl": report.mean_kl,
         "max_kl": report.max_kl,
+        "state_drift": report.state_drift,
         "size_bytes": policy.size_bytes,
         "marks": row.marks,
     }
@@ -115,7 +116,8 @@ def _as_json(row: Row) -> dict[str, Any]:
 def _print(rows: Sequence[Row]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     measured, _ = fidelity.error(rows[0].policy.fidelity)
-    for name in ("version", "updates", "scheme", "return", measured, "size", ""):
+    drifts = ["state drift"] * any(row.policy.fidelity.sequences for row in rows)
+    for name in ("version", "updates", "scheme", "return", measured, *drifts, "size", ""):
         table.add_column(name, justify="left" if name in ("scheme", "") else "right", no_wrap=True)
     for row in rows:
         policy = row.policy
@@ -126,6 +128,7 @@ def _print(rows: Sequence[Row]) -> None:
             fidelity.scheme(policy) + encodings,
             return_text(row.version.mean_return),
             fidelity.error(policy.fidelity)[1],
+            *(fidelity.drift(policy.fidelity) for _ in drifts),
             size_text(policy.size_bytes),
             ", ".join(row.marks),
             style="green" if row.marks else "",

@@ -39,6 +39,7 @@ class RunFigures:
     divergence, mismatch: mean |log pi - log mu| of an on-policy run's transitions. For the divergence, pi is the
         learner's newest policy; for the mismatch, pi is the FP32 policy of the actor's version. mean_kl:
         KL(FP32 || quantized) of the last version, in nats. None for other runs.
+    state_drift: of the last version's policy with memory, relative to the state's range; None without memory.
     """
 
     scheduled: ScheduledRun
@@ -64,6 +65,7 @@ class RunFigures:
     divergence: float | None
     mismatch: float | None
     mean_kl: float | None
+    state_drift: float | None = None
 
     @property
     def steps_per_s(self) -> float:
@@ -132,6 +134,7 @@ def figures_of(scheduled: ScheduledRun, summary: Mapping[str, Any], target: floa
             divergence=queue.get("divergence"),
             mismatch=queue.get("mismatch"),
             mean_kl=fidelity.get("mean_kl"),
+            state_drift=max((each["state_drift"] for each in fidelity.get("sequences") or ()), default=None),
         )
     except (KeyError, TypeError) as error:
         raise InvalidInputError(

@@ -33,6 +33,9 @@ ON_POLICY: tuple[tuple[str, Value, Form], ...] = (
     ("mismatch", lambda run: run.mismatch, ".2g"),
     ("KL from FP32, nats", lambda run: run.mean_kl, ".2g"),
 )
+MEMORY: tuple[tuple[str, Value, Form], ...] = (
+    ("state drift, %", lambda run: run.state_drift and 100 * run.state_drift, ".2f"),
+)
 _OF_DIVERGENCE = (
     " Divergence and mismatch: mean |log pi(a|s) - log mu(a|s)| of the actions, with mu the policy that chose them. "
     "For the divergence, pi is the learner's newest policy: rounding and age. For the mismatch, pi is the same version "
@@ -166,7 +169,10 @@ def _ratio_cell(ratio: Ratio | None) -> str:
 
 
 def _side_tables(comparison: Comparison) -> list[str]:
-    on_policy = [each for each in ON_POLICY if any(side.spread(each[1]) for side in comparison.sides)]
+    on_policy, memory = (
+        [each for each in columns if any(side.spread(each[1]) for side in comparison.sides)]
+        for columns in (ON_POLICY, MEMORY)
+    )
     performance: tuple[tuple[str, Value, Form], ...] = (
         ("last return", lambda run: run.final_return, return_text),
         ("steps/s", lambda run: run.steps_per_s, ",.0f"),
@@ -187,6 +193,7 @@ def _side_tables(comparison: Comparison) -> list[str]:
         ("actors' energy, Wh", lambda run: run.actor_wh, ".3f"),
         ("CO2, g", lambda run: run.co2_g, ".3f"),
         *on_policy,
+        *memory,
     )
     first = [
         [

@@ -164,7 +164,11 @@ class Run:
             learner.resume()
 
     def policy(self, version: int | str = "", scheme: str = "") -> "LoadedPolicy":
-        """A policy of the run, to compute actions: `run.policy().predict(observation)`. See `actorq.load_policy`."""
+        """A policy of the run, to compute actions: `run.policy().predict(observation)`. See `actorq.load_policy`.
+
+        A policy with memory keeps its state between calls: keep the policy, and call its `reset` where an episode
+        begins.
+        """
         from actorq.inference import load_policy
 
         return load_policy(self.directory, version, scheme)

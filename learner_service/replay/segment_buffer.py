@@ -3,8 +3,9 @@
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from learner_service.replay.storage.directory import Record
 from learner_service.replay.storage.sequences import SegmentSource
 from learner_service.replay.storage.space import DiskWatch
 from learner_service.replay.storage.store import Inserted, ReplayStore
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -105,6 +108,21 @@ class SegmentBuffer(ABC):
         """Up to `size` of the newest observations, [B, *policy_observation]; B is 0 for an empty store."""
         with self._lock:
             return self._observations(self._outermost_rows(size, newest=True))
+
+    def newest_segments(self, most: int, steps: int, read: Callable[[ReplayStore, list[Record]], T]) -> T:
+        """The result of `read` for the newest segments, under the lock.
+
+        They are at most `most` segments, and only as many as have `steps` environment steps together.
+        """
+        with self._lock:
+            newest: list[Record] = []
+            for record in islice(reversed(tuple(self._store.segments.live)), most):
+                if steps <= 0:
+                    break
+                if not self._drop_damaged(np.array([record.start])):
+                    newest.append(record)
+                    steps -= record.steps * record.environments
+            return read(self._store, newest)
 
     def observation_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """Mean and standard deviation, float64[*observation], of all counted observations; None if there is none."""

@@ -127,6 +127,7 @@ class EventLog:
                 "fidelity/argmax_agreement": fidelity.argmax_agreement,
                 "fidelity/mean_kl": fidelity.mean_kl,
                 "fidelity/max_kl": fidelity.max_kl,
+                "fidelity/state_drift": fidelity.state_drift,
             }
         self._add(scalars, status.environment_steps, wall_time)
 

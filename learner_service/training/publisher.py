@@ -9,7 +9,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from actorq import wire
 from actorq.client import QuantizerClient
-from actorq.domain.policy import CALIBRATION_PREFIX, MAX_VERSION_STEP, PolicyGraph
+from actorq.domain.policy import CALIBRATION_PREFIX, MAX_VERSION_STEP, SEQUENCES_PREFIX, PolicyGraph
 from actorq.domain.status import Receipt
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import ActorQError, ConflictError, ExhaustedError, InvalidInputError, UnavailableError
@@ -39,12 +39,14 @@ class Snapshot:
     """The policy's parameters at one moment. at: unix seconds.
 
     calibration: a batch for each data input of the graph, with equally many rows.
+    sequences: stored sequences of steps for a policy with memory, as in `Checkpoint`; empty without.
     """
 
     learner_step: int
     parameters: dict[str, NDArray[Any]]
     calibration: dict[str, NDArray[Any]]
     at: float
+    sequences: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -310,5 +312,6 @@ def checkpoint_requests(
     """The messages that carry a snapshot as a version. encodings: those that the quantizer accepts."""
     header = wire.CheckpointHeader(version, snapshot.learner_step, graph.digest, snapshot.at)
     calibration = {CALIBRATION_PREFIX + name: batch for name, batch in snapshot.calibration.items()}
-    tensors = safetensors.numpy.save({**snapshot.parameters, **calibration})
+    sequences = {SEQUENCES_PREFIX + name: array for name, array in snapshot.sequences.items()}
+    tensors = safetensors.numpy.save({**snapshot.parameters, **calibration, **sequences})
     return wire.checkpoint_to_protos(header, tensors, encodings)

@@ -30,6 +30,7 @@ from learner_service.policy.policy_graph import calibration_batch, snapshot_para
 from learner_service.quantization.quantization_aware import QuantizationAware
 from learner_service.training.batches import Batches
 from learner_service.training.publisher import Publisher, Snapshot
+from learner_service.training.stored_sequences import newest_sequences
 
 _log = logging.getLogger(__name__)
 
@@ -134,7 +135,8 @@ class Trainer:
         calibration = calibration_batch(rows, spec, takes_noise(self.algorithm), self.updates, states)
         self.quantization_aware.published(rows, states)
         parameters = snapshot_parameters(self.algorithm.policy)
-        version = self.publisher.offer(Snapshot(self.updates, parameters, calibration, at=time.time()))
+        snapshot = Snapshot(self.updates, parameters, calibration, time.time(), self._sequences())
+        version = self.publisher.offer(snapshot)
         self.batches.published(version, parameters)
         self.on_published(version)
         return version
@@ -153,6 +155,13 @@ class Trainer:
         if (state_size := self.config.memory.state_size) == 0:
             return rows, None
         return rows, np.zeros((len(rows), state_size), np.float32) if states is None else states[kept]
+
+    def _sequences(self) -> dict[str, NDArray[Any]]:
+        """Stored sequences of steps to judge the state of a policy with memory; empty without."""
+        size = self.config.memory.state_size
+        if not size:
+            return {}
+        return newest_sequences(self.batches.buffer, size, takes_noise(self.algorithm), self.updates, self.kept)
 
     def _run(self) -> None:
         try:

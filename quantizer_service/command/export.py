@@ -31,7 +31,7 @@ from actorq.start import run_command
 from actorq.statefiles.files import replace_together
 from actorq.weightencoding import in_weight_encoding, weight_encoding_of
 from quantizer_service.emission.emitter import Emitter
-from quantizer_service.emission.fidelity import measure
+from quantizer_service.emission.fidelity import measure_all
 from quantizer_service.store.reader import PolicyReader
 
 _PROGRAM = "actorq export"
@@ -113,7 +113,7 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: Environ
     if _is_refused(policy):
         if not how.force:
             advice = f"nothing is written; give --scheme {FP32}, or --force to write {scheme}"
-            sys.stderr.write(f"error: {_refusal(policy)}: {advice}\n")
+            sys.stderr.write(f"error: {_refusal(policy, config.quantizer.gate.max_state_drift)}: {advice}\n")
             return EXIT_REFUSED
         policy = emitter.emit_again(checkpoint, scheme, NO_LIMITS)
         report = replace(policy.descriptor.fidelity, passed=False)
@@ -128,8 +128,7 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: Environ
         # The fidelity of this form, measured with weights that this processor computes exactly.
         encoded = in_weight_encoding(policy, variant_of(scheme, here).weight_encoding)
         exact = standard_form(encoded.model, how.opset or 0)
-        batch, expected, signature = emitter.reference_outputs(checkpoint)
-        report = measure(Emission(exact, stored.layers), expected, batch, signature)
+        report = measure_all(Emission(exact, stored.layers), *emitter.reference_run(checkpoint))
         report = replace(report, passed=stored.passed, refused=stored.refused)
         policy = Policy(replace(policy.descriptor, fidelity=report), model)
     evaluation = newest_evaluation(policies.run.evaluations, version)
@@ -146,11 +145,13 @@ def _is_refused(policy: Policy) -> bool:
     return descriptor.scheme != descriptor.effective_scheme and bool(descriptor.fidelity.gated_layers)
 
 
-def _refusal(policy: Policy) -> str:
+def _refusal(policy: Policy, most_drift: float) -> str:
     found = f"version {policy.descriptor.version}: the fidelity gate refused scheme {policy.descriptor.scheme}"
     if not policy.descriptor.fidelity.refused:
         return found
     rung = policy.descriptor.fidelity.refused[0]
+    if rung.state_drift is not None and rung.state_drift > most_drift:
+        return f"{found} (drift of the state: {rung.state_drift:.1%} of its range)"
     if rung.mean_kl is not None:
         return f"{found} (KL divergence from fp32: mean {rung.mean_kl:.2g} nats, largest {rung.max_kl:.2g})"
     if rung.argmax_agreement is not None:

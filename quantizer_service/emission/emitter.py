@@ -11,7 +11,6 @@ from actorq.config.sections import GateConfig, QuantizerConfig
 from actorq.domain.policy import Checkpoint, Policy, PolicyDescriptor, PolicyGraph, Variant, variant_of
 from actorq.domain.signature import Signature
 from actorq.errors import ConflictError, InvalidInputError
-from actorq.quantization.calibration import Batch
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
 from actorq.weightencoding import in_weight_encoding
@@ -19,7 +18,7 @@ from quantizer_service.emission.gate import FidelityGate
 from quantizer_service.emission.job import OverdueError
 from quantizer_service.emission.ladder import Attempt, Ladder
 from quantizer_service.emission.prepared_graph import CompactVersion, PreparedGraph
-from quantizer_service.emission.reference import Outputs
+from quantizer_service.emission.reference import ReferenceRun
 from quantizer_service.store.catalog import Catalog
 from quantizer_service.store.reader import PolicyReader
 
@@ -104,11 +103,11 @@ class Emitter:
         (passed,) = quantize_and_check(self.catalog.run_id, compact, [ladder], thresholds or self._thresholds)
         return _described(self.catalog.run_id, checkpoint, passed)
 
-    def reference_outputs(self, checkpoint: Checkpoint) -> tuple[Batch, Outputs, Signature]:
-        """The observations for comparing a version, its FP32 policy's outputs on them, and its signature."""
+    def reference_run(self, checkpoint: Checkpoint) -> tuple[ReferenceRun, Signature]:
+        """The FP32 reference for comparing a version, and its signature."""
         graph = self._prepared(checkpoint.graph_digest)
         run = graph.without_dead_units(graph.validated(checkpoint)).run(self.catalog.run_id, ())
-        return run.batch, run.outputs, graph.graph.signature
+        return run, graph.graph.signature
 
     def _prepared(self, digest: bytes) -> PreparedGraph:
         if digest not in self._store.graphs:

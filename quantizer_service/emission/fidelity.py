@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import onnxruntime as ort
@@ -17,11 +18,35 @@ from actorq.weightencoding import with_weight_encoding
 from quantizer_service.emission import action_errors
 from quantizer_service.emission.divergence import divergence, tells_distribution
 from quantizer_service.emission.inference import open_session, run_session
-from quantizer_service.emission.reference import Outputs
+from quantizer_service.emission.reference import Outputs, ReferenceRun
+
+
+def measure_all(emission: Emission, run: ReferenceRun, signature: Signature, call_rows: int = 0) -> FidelityReport:
+    """`measure` an emitted model on the observations of a run, and over its stored sequences."""
+    session, masks = open_emitted(emission), signature.is_discrete
+    report = measure(emission, run.outputs, run.batch, signature, call_rows, session)
+
+    def step(inputs: Batch) -> Outputs:
+        return in_calls(session, run.outputs, inputs, call_rows or rows_of(inputs), masks)
+
+    return replace(report, sequences=run.judge_sequences(step))
+
+
+def open_emitted(emission: Emission) -> ort.InferenceSession:
+    """A session of an emitted model on this processor. Raises InvalidInputError when ONNX Runtime refuses the model."""
+    encoding = arithmetic().weight_encoding
+    # Emissions have signed weights. If this processor computes them wrongly, the same numbers are measured unsigned.
+    model = emission.model if encoding == SIGNED else with_weight_encoding(emission.model, encoding)
+    return open_session(model, "emitted policy")
 
 
 def measure(
-    emission: Emission, expected: Outputs, calibration: Batch, signature: Signature, call_rows: int = 0
+    emission: Emission,
+    expected: Outputs,
+    calibration: Batch,
+    signature: Signature,
+    call_rows: int = 0,
+    session: ort.InferenceSession | None = None,
 ) -> FidelityReport:
     """Compare an emitted model's outputs with the FP32 policy's outputs, `expected`, on the same batch.
 
@@ -34,13 +59,10 @@ def measure(
     agreement and the largest loss of value count. An output that is the action itself (see `are_actions`) is compared
     row by row for equality, without a loss of value. Divergences come from `divergence`.
 
-    call_rows: see FidelityGate.
+    call_rows: see FidelityGate. session: of the emission, if it is open.
     """
-    encoding = arithmetic().weight_encoding
-    # Emissions have signed weights. If this processor computes them wrongly, the same numbers are measured unsigned.
-    model = emission.model if encoding == SIGNED else with_weight_encoding(emission.model, encoding)
-    session = open_session(model, "emitted policy")
-    outputs = _in_calls(session, expected, calibration, call_rows or rows_of(calibration), signature.is_discrete)
+    session = session or open_emitted(emission)
+    outputs = in_calls(session, expected, calibration, call_rows or rows_of(calibration), signature.is_discrete)
     errors = {name: np.abs(outputs[name] - values) for name, values in expected.items()}
     first = next(iter(expected))
     action, emitted = expected[first], outputs[first]
@@ -80,7 +102,7 @@ def measure(
     )
 
 
-def _in_calls(session: ort.InferenceSession, names: Iterable[str], batch: Batch, rows: int, masks: bool) -> Outputs:
+def in_calls(session: ort.InferenceSession, names: Iterable[str], batch: Batch, rows: int, masks: bool) -> Outputs:
     """The outputs on a batch, in calls of at most `rows` rows."""
     calls = []
     for start in range(0, rows_of(batch), rows):

@@ -6,7 +6,7 @@ from actorq.config.sections import GateConfig
 from actorq.domain.policy import FidelityReport, LayerReport
 from actorq.domain.signature import Signature
 from actorq.quantization.schemes import Emission
-from quantizer_service.emission.fidelity import measure, unfit
+from quantizer_service.emission.fidelity import measure_all, unfit
 from quantizer_service.emission.reference import ReferenceRun
 
 
@@ -35,7 +35,7 @@ class FidelityGate:
 
     def check(self, emission: Emission) -> tuple[FidelityReport, Verdict]:
         """Measure and judge an emitted policy. Raises InvalidInputError when it does not run."""
-        report = measure(emission, self.run.outputs, self.run.batch, self.signature, self.call_rows)
+        report = measure_all(emission, self.run, self.signature, self.call_rows)
         return report, judge(report, self.thresholds)
 
     def refuse(self, layers: tuple[LayerReport, ...], reason: str) -> tuple[FidelityReport, Verdict]:
@@ -48,7 +48,8 @@ def judge(report: FidelityReport, thresholds: GateConfig) -> Verdict:
     """Compare a report with the thresholds of its measure.
 
     The measure is the KL divergence, mean and largest, for policies that output a distribution. For other policies it
-    is agreement (discrete actions), or mean and largest error (continuous actions).
+    is agreement (discrete actions), or mean and largest error (continuous actions). With memory, the drift of the state
+    counts too.
 
     A policy with other best actions passes if they lose hardly any value. Rounding may decide between two nearly equal
     actions (docs/decisions/0039-near-ties.md).
@@ -63,6 +64,9 @@ def judge(report: FidelityReport, thresholds: GateConfig) -> Verdict:
     else:
         text, errors = _errors(report, thresholds)
         checks = [(value <= most, text.format(which, value, most)) for which, value, most in errors]
+    drift, most = report.state_drift, thresholds.max_state_drift
+    if drift is not None and any(not layer.in_float for layer in report.layers):
+        checks.append((drift <= most, f"drift of the state {drift:.2%} of its range, allowed {most:.2%}"))
     passed = all(good for good, _ in checks)
     reason = "; ".join(text for good, text in checks if good == passed)
     return Verdict(passed, reason, severity(report, thresholds))
@@ -73,12 +77,14 @@ def severity(report: FidelityReport, thresholds: GateConfig) -> tuple[float, flo
 
     For KL divergences and for continuous actions, the gate's measure is the larger of mean and largest error, each
     divided by its threshold. For discrete actions without a distribution it is the loss of value. Without values it is
-    the share of rows with another action.
+    the share of rows with another action. A drift above its threshold is larger than any such loss or share.
     """
     if report.mean_kl is None and report.argmax_agreement is not None:
         worst = 1.0 - report.argmax_agreement if report.value_loss is None else report.value_loss
     else:
         worst = max(value / most for _, value, most in _errors(report, thresholds)[1])
+    if report.state_drift is not None and (drift := report.state_drift / thresholds.max_state_drift) > 1.0:
+        worst = max(worst, drift)
     return worst, report.relative_mean_error
 
 

@@ -14,6 +14,7 @@ from actorq.quantization.schemes.base import Plan
 from actorq.quantization.schemes.fp32 import FP32
 from quantizer_service.emission.ladder import Ladder, Rung
 from quantizer_service.emission.reference import Reference, ReferenceRun
+from quantizer_service.emission.sequences import StoredSequences
 
 # Limit of compact forms with plans. Masks change rarely, and a removed unit returns within a few versions or never.
 MAX_FORMS = 4
@@ -121,14 +122,21 @@ class PreparedGraph:
     def validated(self, checkpoint: Checkpoint) -> Checkpoint:
         """The checkpoint, with its observations limited to the number that the graph can run at once.
 
-        Raises InvalidInputError unless parameters and observations fit the graph and are finite.
+        A graph without a state ignores sequences. Raises InvalidInputError unless parameters, observations and
+        sequences fit the graph and are finite.
         """
         self.graph.check_parameters(checkpoint.parameters)
         self.graph.check_calibration(checkpoint.calibration)
         calibration = self._footprint.fitting(checkpoint.calibration)
+        sequences = StoredSequences.of(checkpoint.sequences, self.graph)
+        if sequences is not None:
+            sequences = sequences.at_most(self._footprint.most(len(sequences.lengths)))
+        kept = {} if sequences is None else sequences.arrays(self.graph)
         # The received bytes contain more observations than the limited checkpoint, so they cannot be reused.
         same = all(len(calibration[name]) == len(batch) for name, batch in checkpoint.calibration.items())
-        return replace(checkpoint, calibration=calibration, received=checkpoint.received if same else None)
+        same &= all(kept[name].shape == array.shape for name, array in checkpoint.sequences.items() if kept)
+        received = checkpoint.received if same else None
+        return replace(checkpoint, calibration=calibration, sequences=kept, received=received)
 
     def without_dead_units(self, checkpoint: Checkpoint) -> "CompactVersion":
         """A validated checkpoint in its compact form; the published graph if all units are live."""

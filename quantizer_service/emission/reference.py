@@ -1,5 +1,6 @@
 """Runs the FP32 policy of a graph on calibration batches: the reference for calibration and for fidelity."""
 
+import math
 from collections.abc import Iterable, Set
 from functools import lru_cache, partial
 
@@ -9,7 +10,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from actorq.domain import limits
-from actorq.domain.policy import Checkpoint
+from actorq.domain.policy import Checkpoint, SequenceError
 from actorq.errors import InvalidInputError
 from actorq.quantization.calibration import Batch, Observed, Statistic, Statistics, evenly_spaced, rows_of, summarize
 from actorq.quantization.footprint import TRIAL_ROWS
@@ -17,6 +18,7 @@ from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import BATCH_FIRST_STATES, RECURRENT_OPERATORS
 from actorq.wire import bounds
 from quantizer_service.emission import inference
+from quantizer_service.emission.sequences import Step, StoredSequences, Trajectories, sequence_errors
 
 Outputs = dict[str, NDArray[np.float64]]
 # Limit of sessions with hidden tensors as outputs. Each set of schemes and rungs needs its own.
@@ -35,10 +37,14 @@ class Reference:
     - the graph does not run
     - an output is not batch first
     - the action spans do not fit the first output
+    - the state after a step has another size than the state before it
     - the graph has more outputs, components or layers than a policy's descriptor allows
+
+    graph: the graph that it runs.
     """
 
     def __init__(self, graph: Graph) -> None:
+        self.graph = graph
         self._session = inference.open_session(graph.source.model, "graph")
         self._outputs = graph.outputs
         self._masks = graph.signature.is_discrete
@@ -49,6 +55,7 @@ class Reference:
         if (spans := len(graph.signature.acting.spans)) not in (0, components):
             expected = f"an action span for each of the {components} components of the first output, or none"
             raise InvalidInputError(f"graph: expected {expected}, got {spans}")
+        _check_state(graph, outputs)
 
     def _trial(self, graph: Graph) -> Outputs:
         """The outputs on zeros. If zeros fail, the outputs on ones, because an integer may be a divisor."""
@@ -71,6 +78,16 @@ class Reference:
         """
         return self.observe(parameters, calibration, ())[0]
 
+    def follow(self, parameters: Parameters, sequences: StoredSequences) -> Trajectories:
+        """The outputs over stored sequences. Raises InvalidInputError when a run fails or gives NaN or infinity."""
+
+        def step(inputs: Batch) -> Outputs:
+            feeds = {**parameters, **inputs}
+            what = "FP32 policy on stored sequences"
+            return inference.run_session(self._session, feeds, rows_of(inputs), what, self._outputs, masks=self._masks)
+
+        return sequences.run(step, self.graph.signature)
+
     def observe(
         self, parameters: Parameters, calibration: Batch, observed: Iterable[Observed]
     ) -> tuple[Outputs, dict[Observed, NDArray[np.float64]]]:
@@ -86,6 +103,20 @@ class Reference:
         outputs = inference.checked_outputs(found, rows, "FP32 policy", masks=self._masks)
         values |= feeds
         return outputs, {each: summarize(values[each.tensor], each.statistic) for each in wanted}
+
+
+def _check_state(graph: Graph, outputs: Outputs) -> None:
+    """Raise InvalidInputError unless a state after a step fits the state before it."""
+    state, following = graph.signature.state, graph.signature.next_state
+    if state is None or following is None:
+        return
+    size = math.prod(graph.inputs[state].shape)
+    got = outputs[following].shape[1] if following in outputs else 0
+    if got != size:
+        raise InvalidInputError(
+            f"graph: expected the output {following!r} with {size} numbers, as the input {state!r} has, got "
+            f"{got or 'an output that does not depend on the inputs'}"
+        )
 
 
 def _check_descriptor(graph: Graph, outputs: Outputs) -> None:
@@ -146,11 +177,25 @@ class ReferenceRun:
         self._compact = compact
         weights = sum(array.size for array in checkpoint.parameters.values())
         self.batch = checkpoint.calibration if all_rows else measured_batch(checkpoint.calibration, weights)
+        self._published, self._sequences = published, measured_sequences(checkpoint, published.graph)
+        self._followed: Trajectories | None = None
         whole = self.batch is checkpoint.calibration
         now = {each for each in observed if whole or each.statistic is not Statistic.RANGE}
         # A compact graph has other hidden tensors. `statistics` runs it when they are needed.
         now = now if compact is published else set()
         self.outputs, self._known = published.observe(checkpoint.parameters, self.batch, now)
+
+    def judge_sequences(self, step: Step) -> tuple[SequenceError, ...]:
+        """The errors of an emitted policy over the checkpoint's stored sequences; empty without sequences.
+
+        step: runs the emitted policy.
+        """
+        if self._sequences is None:
+            return ()
+        if self._followed is None:
+            self._followed = self._published.follow(self.checkpoint.parameters, self._sequences)
+        signature = self._published.graph.signature
+        return sequence_errors(self._sequences, self._followed, self._sequences.run(step, signature), signature)
 
     def statistics(self, observed: Set[Observed]) -> Statistics:
         """The given statistics, each measured once: ranges over the whole calibration batch, others over `batch`.
@@ -169,3 +214,15 @@ class ReferenceRun:
 def measured_batch(calibration: Batch, weights: int) -> Batch:
     """The rows for comparing a policy with so many weights: all rows, or evenly spaced rows for a large policy."""
     return evenly_spaced(calibration, max(MIN_ROWS, MAX_WEIGHT_ROWS // max(1, weights)))
+
+
+def measured_sequences(checkpoint: Checkpoint, graph: Graph) -> StoredSequences | None:
+    """The sequences for comparing a checkpoint's policy: all, or fewer for a large policy; None without any.
+
+    Raises InvalidInputError when they do not fit the graph.
+    """
+    found = StoredSequences.of(checkpoint.sequences, graph)
+    if found is None:
+        return None
+    weights = sum(array.size for array in checkpoint.parameters.values())
+    return found.at_most(MAX_WEIGHT_ROWS // max(1, weights * int(found.lengths[0])))

@@ -92,6 +92,11 @@ def _newest_policies(policies: Mapping[Variant, PolicyDescriptor]) -> Iterator[M
         "Largest KL divergence of the newest policy from FP32; only for policies that output a distribution.",
         newest(lambda policy: policy.fidelity.max_kl),
     )
+    yield variant_gauge(
+        "actorq_quantizer_state_drift_ratio",
+        "Drift of the newest policy's state over stored sequences, relative to its range; only with memory.",
+        newest(lambda policy: policy.fidelity.state_drift),
+    )
 
 
 def relay_metrics(relay: Relay) -> Iterator[Metric]:

@@ -93,8 +93,8 @@ def _graph(digest: bytes, blob: SealedBytes) -> PolicyGraph:
 
 
 def _checkpoint(header: wire.CheckpointHeader, what: str, blob: SealedBytes) -> Checkpoint:
-    parameters, calibration = decode_tensors(blob.data, what)
-    return Checkpoint(**vars(header), parameters=parameters, calibration=calibration, received=blob)
+    content = decode_tensors(blob.data, what)
+    return Checkpoint(**vars(header), **content._asdict(), received=blob)
 
 
 def _named(kind: str | None) -> str:

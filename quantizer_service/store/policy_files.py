@@ -5,16 +5,24 @@ the newest versions, but the learner publishes a newer version within seconds.
 """
 
 import hashlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from actorq.domain.policy import CALIBRATION_PREFIX, Checkpoint, SealedBytes
+from actorq.domain.policy import CALIBRATION_PREFIX, SEQUENCES_PREFIX, Checkpoint, SealedBytes
 from actorq.errors import InvalidInputError
 
 Tensors = dict[str, NDArray[Any]]
+
+
+class Content(NamedTuple):
+    """The tensors of a checkpoint: see `Checkpoint`."""
+
+    parameters: Tensors
+    calibration: Tensors
+    sequences: Tensors
 
 
 def sealed_tensors(checkpoint: Checkpoint) -> SealedBytes:
@@ -26,15 +34,18 @@ def sealed_tensors(checkpoint: Checkpoint) -> SealedBytes:
 
 
 def encode_tensors(checkpoint: Checkpoint) -> bytes:
-    """Parameters and calibration batches as safetensors."""
-    calibration = {CALIBRATION_PREFIX + name: array for name, array in checkpoint.calibration.items()}
-    tensors = {**checkpoint.parameters, **calibration}
+    """Parameters, calibration batches and sequences as safetensors."""
+    tensors = {
+        **checkpoint.parameters,
+        **{CALIBRATION_PREFIX + name: array for name, array in checkpoint.calibration.items()},
+        **{SEQUENCES_PREFIX + name: array for name, array in checkpoint.sequences.items()},
+    }
     # Does not use ascontiguousarray, which turns a scalar into a vector.
     return bytes(save({name: np.asarray(array, order="C") for name, array in tensors.items()}))
 
 
-def decode_tensors(data: bytes, what: str) -> tuple[Tensors, Tensors]:
-    """Parameters and calibration batches from safetensors. Raises InvalidInputError that names `what`."""
+def decode_tensors(data: bytes, what: str) -> Content:
+    """The tensors of a checkpoint from safetensors. Raises InvalidInputError that names `what`."""
     try:
         tensors = load(data)
     except Exception as error:  # The library raises its own errors, and KeyError for dtypes that numpy lacks.
@@ -42,8 +53,14 @@ def decode_tensors(data: bytes, what: str) -> tuple[Tensors, Tensors]:
     return split_tensors(tensors)
 
 
-def split_tensors(tensors: Tensors) -> tuple[Tensors, Tensors]:
-    """Parameters, and calibration batches. The names of calibration batches have a prefix."""
-    prefix = CALIBRATION_PREFIX
-    calibration = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
-    return {name: array for name, array in tensors.items() if not name.startswith(prefix)}, calibration
+def split_tensors(tensors: Tensors) -> Content:
+    """The tensors of a checkpoint. The names of calibration batches and of sequences have prefixes."""
+    content = Content({}, {}, {})
+    for name, array in tensors.items():
+        for prefix, found in ((CALIBRATION_PREFIX, content.calibration), (SEQUENCES_PREFIX, content.sequences)):
+            if name.startswith(prefix):
+                found[name.removeprefix(prefix)] = array
+                break
+        else:
+            content.parameters[name] = array
+    return content

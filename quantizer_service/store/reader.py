@@ -173,14 +173,13 @@ class PolicyReader:
         path = self._folder(version) / "checkpoint.json"
         tree, tensors = stored.read_json(path), path.with_suffix(".safetensors")
         data = stored.read_verified(tensors, _digest(path, tree, "sha256"))
-        parameters, calibration = policy_files.decode_tensors(data, str(tensors))
+        content = policy_files.decode_tensors(data, str(tensors))
         return Checkpoint(
             version=version,
             learner_step=field_of(path, tree, "learner_step", int),
             graph_digest=_digest(path, tree, "topology" if "topology" in tree else "graph_digest"),
-            parameters=parameters,
-            calibration=calibration,
             snapshot_at=field_of(path, tree, "snapshot_at", (int, float)),
+            **content._asdict(),
         )
 
 

@@ -30,7 +30,8 @@ DECODERS = {name: getattr(wire, name) for name in vars(wire) if name.endswith("_
 # space are those of its environment's dtype.
 UNBOUNDED_FLOATS = {"loss", "low", "high"}
 MAY_BE_INFINITE = {"mean_error", "max_error", "relative_mean_error", "relative_max_error", "mean_errors", "max_errors"}
-MAY_BE_INFINITE |= {"mean_kl", "max_kl"}
+MAY_BE_INFINITE |= {"mean_kl", "max_kl", "state_drift"}
+MAY_BE_INFINITE |= {f"{which}_{of}_error" for which in ("mean", "max") for of in ("state", "output")}
 MOST_ITEMS = 65_536
 FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 SEEDS = st.integers(0, 2**64)

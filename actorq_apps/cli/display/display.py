@@ -137,6 +137,8 @@ def status_line(status: RunStatus) -> str:
     if status.emitted is not None:
         name, value = fidelity.error(status.emitted.fidelity)
         parts.append(f"{fidelity.scheme(status.emitted)} {name} {value}")
+        if drift := fidelity.drift(status.emitted.fidelity):
+            parts.append(f"state drift {drift}")
     if status.energy.kwh > 0:
         parts.append(f"{status.energy.kwh * 1000:.3f} Wh")
     return "  ".join(parts)

@@ -16,3 +16,8 @@ def error(report: FidelityReport) -> tuple[str, str]:
     if report.argmax_agreement is not None:
         return "argmax agreement", f"{report.argmax_agreement:.1%}"
     return "action error", f"{report.relative_mean_error:.1%} / {report.relative_max_error:.0%}"
+
+
+def drift(report: FidelityReport) -> str:
+    """Drift of the state over stored sequences, relative to its range; empty without memory."""
+    return "" if report.state_drift is None else f"{report.state_drift:.1%}"

@@ -215,6 +215,7 @@ def _fidelity(status: RunStatus) -> list[Figure]:
     gated = len(report.gated_layers)
     return [
         Figure(*fidelity.error(report)),
+        *([Figure("state drift", drift)] if (drift := fidelity.drift(report)) else []),
         Figure("float layers", f"{len(report.float_layers)} of {len(report.layers)}"),
         Figure("fidelity gate", f"{gated} to float" if gated else "passed", "yellow" if gated else ""),
     ]

@@ -119,6 +119,8 @@ def _fidelity(report: dict[str, Any]) -> list[str]:
     elif "relative_mean_error" in report:
         mean, largest = report["relative_mean_error"], report["relative_max_error"]
         parts.append(f"action error {mean:.2%} of its range, at most {largest:.1%}")
+    if sequences := report.get("sequences"):
+        parts.append(f"drift of the state {max(each['state_drift'] for each in sequences):.2%} of its range")
     if layers:
         in_float = [layer for layer in layers if layer["weights"] == FLOAT32]
         gated = sum(layer["reason"] == FIDELITY_GATE for layer in in_float)

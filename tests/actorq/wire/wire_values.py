@@ -40,12 +40,16 @@ REFUSED = replace(
         outputs=(OutputError("actions", (0.1, 0.2), (0.3, 0.5)), OutputError("value", (0.0,), (0.0,))),
         passed=False,
         refused=(
-            RefusedRung((), 0.1, 0.2, None, math.inf, math.inf),
+            RefusedRung((), 0.1, 0.2, None, math.inf, math.inf, state_drift=0.5),
             RefusedRung(("first",), 0.01, 0.02, 0.0, 0.003, 0.04),
             RefusedRung(("first",), 0.01, 0.02, 0.0),
         ),
         mean_kl=0.0,
         max_kl=0.05,
+        sequences=(
+            SequenceError(1, 16, 0.001, 0.004, 0.002, 0.0, math.inf),
+            SequenceError(64, 16, 0.002, 0.02, 0.01, 0.003, 0.03),
+        ),
     ),
 )
 EXPLORATION = Exploration((0.4, 0.002, 0.0), (0.2,) * 3, 25_000)

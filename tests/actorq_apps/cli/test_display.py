@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from actorq.domain.policy import FIDELITY_GATE, FidelityReport, LayerReport
+from actorq.domain.policy import FIDELITY_GATE, FidelityReport, LayerReport, SequenceError
 from actorq.domain.status import RolloutQueueStatus, RunState, RunStatus, StorageStatus
 from actorq.text import return_text, size_text
 from actorq_apps.cli.display import numbers
@@ -151,6 +151,16 @@ def test_shows_the_divergence_of_a_stochastic_policy(width: int, agreement: floa
     assert cell(shown(status, width), "KL, nats")[:3] == ["0.0001", "/", "0.05"]
     assert "int8 KL, nats 0.0001 / 0.05" in status_line(status)
     assert "agreement" not in shown(status, width)
+
+
+def test_shows_the_drift_of_a_policy_with_memory() -> None:
+    sequences = tuple(
+        SequenceError(steps, 16, 0.0, 0.0, drift, 0.0, 0.0) for steps, drift in ((1, 0.001), (64, 0.0123))
+    )
+    status = replace(STATUS, emitted=replace(EMITTED, fidelity=replace(EMITTED.fidelity, sequences=sequences)))
+    assert cell(shown(status, 120), "state drift")[0] == "1.2%"
+    assert "state drift 1.2%" in status_line(status)
+    assert "state drift" not in shown(replace(STATUS, emitted=EMITTED), 120)
 
 
 def test_does_not_call_a_float_policy_quantized() -> None:

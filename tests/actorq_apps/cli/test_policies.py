@@ -14,10 +14,11 @@ from actorq.inference.runpolicies import RunPolicies
 from actorq.rundirectory import RunDirectory
 from actorq_apps.cli.main import main
 from tests.builders.processors import INT8_HERE
-from tests.builders.stored_policies import stored_run
+from tests.builders.stored_policies import CONTINUOUS, stored_run
 from tests.quantizer_service.policy_graphs import gaussian, mlp
 from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.quantizer_server import running_quantizer
+from tests.quantizer_service.recurrent_graphs import integrator, version
 
 GRAPH = mlp(8, 8)
 RETURNS = {1: 30.0, 2: 50.0, 3: 40.0}
@@ -78,6 +79,16 @@ def test_lists_stochastic_policies_with_their_divergence(tmp_path: Path, capsys:
     (policy,) = json.loads(printed(capsys, root, "--json"))
     assert 0 < policy["mean_kl"] < policy["max_kl"] < 0.01
     assert line.partition("-  ")[2].split()[:3] == [f"{policy['mean_kl']:.1g}", "/", f"{policy['max_kl']:.1g}"]
+
+
+def test_lists_policies_with_memory_with_their_drift(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = integrator()
+    root = str(stored_run(tmp_path / "run", graph, [version(graph)], spec=CONTINUOUS).root)
+    header, line = printed(capsys, root).splitlines()
+    assert "state drift" in header
+    (policy,) = json.loads(printed(capsys, root, "--json"))
+    assert policy["state_drift"] <= 0.02
+    assert f"{policy['state_drift']:.1%}" in line.split()
 
 
 def test_a_quantizer_lists_the_same_policies(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,6 +40,13 @@ def test_reports_the_divergence_of_a_stochastic_policy() -> None:
     assert re.match(r"policy 9\.6 KiB .* 20\.0 KiB, KL .* 0\.00012 nats, .* 0\.035$", told)
 
 
+def test_reports_the_drift_of_a_policy_with_memory() -> None:
+    sequences = [{"steps": 1, "state_drift": 0.001}, {"steps": 64, "state_drift": 0.0123}]
+    fidelity = {"relative_mean_error": 0.1, "relative_max_error": 0.2, "sequences": sequences}
+    told = result_lines({"policy_bytes": SIZES, "fidelity": fidelity})[1]
+    assert told.endswith("drift of the state 1.23% of its range")
+
+
 def test_layers_that_the_gate_left_in_float_are_counted() -> None:
     assert re.search(r"2 of 3 layers .*\b1 .*fidelity gate", line(FIRST, GATED, INT8, agreement=1.0))
 

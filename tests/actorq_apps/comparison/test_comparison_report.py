@@ -90,6 +90,17 @@ def test_the_page_shows_divergence_and_mismatch_of_on_policy_runs(tmp_path: Path
     assert fp32["divergence"] is None
 
 
+def test_the_page_shows_the_drift_of_policies_with_memory(tmp_path: Path, text: str) -> None:
+    sequences = [{"steps": 1, "state_drift": 0.001}, {"steps": 64, "state_drift": 0.0123}]
+    of = comparison(run("int8", 1, fidelity={"sequences": sequences}), run("fp32", 1))
+    told = rendered(of, tmp_path)
+    assert "<th>state drift, %</th>" in told
+    assert "<td>1.23</td>" in told
+    assert "state drift" not in text
+    int8, fp32 = (side["runs"][0] for side in of.to_json(lambda scheduled: scheduled.name)["variants"])
+    assert (int8["state_drift"], fp32["state_drift"]) == (0.0123, None)
+
+
 def test_runs_without_an_evaluation_or_a_target_have_a_page_too(tmp_path: Path) -> None:
     of = comparison(run("int8", 1, returns=()), run("fp32", 1, returns=(10.0,)), target=None)
     assert "Environment steps per second" in rendered(of, tmp_path)

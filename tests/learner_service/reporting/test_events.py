@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from actorq.domain.policy import FidelityReport, LayerReport, PolicyDescriptor, RefusedRung
+from actorq.domain.policy import FidelityReport, LayerReport, PolicyDescriptor, RefusedRung, SequenceError
 from actorq.domain.status import DynamicCapacityStatus, Energy, RolloutQueueStatus
 from actorq.domain.trajectory import Evaluation
 from learner_service.reporting.events import EventFile, EventLog
@@ -55,7 +55,8 @@ def test_statuses_and_evaluations_are_scalars_over_environment_steps(tmp_path: P
     log.evaluation(Evaluation(1, 4, 64, "int8", (100.0, 300.0), (100, 300), 1.0, (True, False)), 600, wall_time=11.0)
     full = replace(STATUS, environment_steps=700, training_return=42.0, activation_s=0.003, emitted=EMITTED)
     log.status(full, wall_time=12.0)
-    takes_noise = replace(FIDELITY, mean_kl=0.0003, max_kl=0.02)
+    sequences = (SequenceError(64, 16, 0.0, 0.0, 0.0125, 0.0, 0.0),)
+    takes_noise = replace(FIDELITY, mean_kl=0.0003, max_kl=0.02, sequences=sequences)
     log.status(replace(full, environment_steps=800, emitted=replace(EMITTED, fidelity=takes_noise)), wall_time=13.0)
     log.close()
     events = read(tmp_path)
@@ -74,6 +75,7 @@ def test_statuses_and_evaluations_are_scalars_over_environment_steps(tmp_path: P
     assert events["fidelity/relative_max_error", 700][0] == pytest.approx(0.002)
     assert events["fidelity/mean_kl", 800][0] == pytest.approx(0.0003)
     assert events["fidelity/max_kl", 800][0] == pytest.approx(0.02)
+    assert events["fidelity/state_drift", 800][0] == pytest.approx(0.0125)
     assert events["fidelity/float_layers", 700][0] == 1.0
     assert events["fidelity/refused_rungs", 700][0] == 1.0
 
@@ -86,7 +88,7 @@ def test_unknown_values_are_not_written(tmp_path: Path) -> None:
     log.close()
     tags = {tag for tag, _ in read(tmp_path)}
     assert not tags & {"return/training", "return/evaluation", "policy/activation_ms", "fidelity/argmax_agreement"}
-    assert not tags & {"fidelity/mean_kl", "fidelity/max_kl"}
+    assert not tags & {"fidelity/mean_kl", "fidelity/max_kl", "fidelity/state_drift"}
     assert "policy/bytes" in tags
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from actorq.config.sections import GateConfig
-from actorq.domain.policy import FLOAT32, INT8_PER_TENSOR, FidelityReport, LayerReport
+from actorq.domain.policy import FLOAT32, INT8_PER_TENSOR, FidelityReport, LayerReport, SequenceError
 from quantizer_service.emission.gate import judge, severity
 
 THRESHOLDS = GateConfig(
@@ -65,6 +65,41 @@ def test_the_reason_names_the_failed_measure_with_value_and_threshold() -> None:
         (discrete(0.75, value_loss=0.02), r"best action .*75\.0% .*95\.0%, .*loss of value .*1\.00%, .*2\.00%"),
     ):
         assert re.search(f"{fact}$", judge(report, THRESHOLDS).reason)
+
+
+def drifting(report: FidelityReport, drift: float) -> FidelityReport:
+    """A policy with memory whose state drifts by so much in the end."""
+    of_step = SequenceError(1, 16, 0.0, 0.9, 0.001, 0.9, 0.9)
+    return replace(report, sequences=(of_step, replace(of_step, steps=64, state_drift=drift)))
+
+
+@pytest.mark.parametrize(
+    ("report", "passed"),
+    [
+        (drifting(continuous(0.01, 0.1), 0.03), True),
+        (drifting(continuous(0.01, 0.1), 0.0301), False),
+        (drifting(continuous(0.01, 0.1), math.inf), False),
+        (drifting(continuous(0.03, 0.1), 0.01), False),
+        (drifting(discrete(1.0), 0.0301), False),
+        (drifting(stochastic(0.001, 0.05), 0.0301), False),
+        (replace(drifting(continuous(0.01, 0.1), 0.9), layers=IN_FLOAT), True),
+    ],
+)
+def test_with_memory_the_drift_of_the_state_counts_too(report: FidelityReport, passed: bool) -> None:
+    thresholds = THRESHOLDS.model_copy(update={"max_state_drift": 0.03})
+    verdict = judge(report, thresholds)
+    assert verdict.passed is passed
+    assert "drift" in verdict.reason or passed or report.relative_mean_error > 0.02
+    if not passed and report.state_drift == 0.0301:
+        assert verdict.reason == "drift of the state 3.01% of its range, allowed 3.00%"
+
+
+def test_a_drift_above_its_threshold_is_severe() -> None:
+    for report in (continuous(0.01, 0.1), discrete(0.5, value_loss=0.9), stochastic(0.001, 0.01)):
+        small, large = (severity(drifting(report, drift), GateConfig()) for drift in (0.02, 0.05))
+        assert small == severity(report, GateConfig())
+        assert large == (pytest.approx(2.5), report.relative_mean_error)
+        assert large > small
 
 
 def test_a_policy_in_float_passes_even_if_rounding_chooses_among_equal_actions() -> None:

@@ -1,0 +1,1 @@
+"""Benchmark of policies with memory: drift of the quantized state, and time of a call."""
