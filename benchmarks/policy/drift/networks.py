@@ -96,7 +96,7 @@ def _train(policy: DiagonalGaussianPolicy, updates: int, seed: int) -> None:
         means, _ = followed(policy, observed)
         loss = (means - torch.from_numpy(recalled(observed))).square().mean()
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
         optimizer.step()
 

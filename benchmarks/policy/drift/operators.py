@@ -43,8 +43,9 @@ def with_operator(recurrent: Recurrent, kind: str) -> bytes:
         ["sequence", "W", "R", "B", "", *states],
         ["", *(f"{name}, sequence" for name in following)],
         hidden_size=units,
-        **({"linear_before_reset": 1} if kind == "gru" else {}),
     )
+    if kind == "gru":
+        operator.attribute.append(helper.make_attribute("linear_before_reset", 1))
     nodes = [
         helper.make_node("Gemm", [OBSERVATIONS, "torso.weight", "torso.bias"], ["hidden"], transB=1),
         helper.make_node("Tanh", ["hidden"], ["features"]),

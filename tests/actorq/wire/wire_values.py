@@ -7,7 +7,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from actorq.domain.environments import EnvironmentArguments
-from actorq.domain.policy import FidelityReport, LayerReport, OutputError, PolicyDescriptor, RefusedRung
+from actorq.domain.policy import FidelityReport, LayerReport, OutputError, PolicyDescriptor, RefusedRung, SequenceError
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import Exploration, RunSpec
 from benchmarks.faults.fuzz import corpus

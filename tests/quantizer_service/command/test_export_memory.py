@@ -101,7 +101,8 @@ def test_another_number_of_rows_and_unknown_rows_are_refused(run: RunDirectory, 
     policy.predict(observations()[0])
     with pytest.raises(InvalidInputError, match=r"expected 3 rows, as in the steps before, got 1; .*call reset\(\)"):
         policy.predict(observations()[0, 0])
-    for rows in ([3], [-1], [0.5], np.ones(2, np.bool_), [[0]]):
+    wrong: list[Any] = [[3], [-1], [0.5], np.ones(2, np.bool_), [[0]]]
+    for rows in wrong:
         with pytest.raises(InvalidInputError, match="rows: expected indexes below 3, or a mask of 3 rows"):
             policy.reset(rows)
 

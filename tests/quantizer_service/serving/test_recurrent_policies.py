@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from actorq.client import QuantizerClient
-from actorq.domain.policy import Policy
+from actorq.domain.policy import PolicyDescriptor
 from actorq.domain.signature import Role
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.emission.inference import open_session
@@ -21,7 +21,7 @@ from tests.quantizer_service.serving.test_metrics import PROCESS
 GRAPH = integrator()
 
 
-def published(client: QuantizerClient) -> tuple[Publisher, Policy]:
+def published(client: QuantizerClient) -> tuple[Publisher, PolicyDescriptor]:
     publisher = Publisher(client)
     publisher.open()
     publisher.send_graph(GRAPH)
