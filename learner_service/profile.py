@@ -15,7 +15,7 @@ from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.columns import state_column
 from actorq.domain.leaves import OBSERVATIONS
-from actorq.domain.policy import CALIBRATION_PREFIX
+from actorq.domain.policy import CALIBRATION_PREFIX, SEQUENCES_PREFIX
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Segment
 from actorq.errors import ConflictError
@@ -80,9 +80,11 @@ def measure(order: Order) -> dict[str, Any]:
     state_size = config.memory.state_size
     states = np.zeros((len(observed), state_size), np.float32) if state_size else None
     calibration = calibration_batch(observed, training.spec, takes_noise(algorithm), config.seed, states)
+    sequences = training.trainer.sequences()
     tensors = {
         **snapshot_parameters(algorithm.policy),
         **{CALIBRATION_PREFIX + name: batch for name, batch in calibration.items()},
+        **{SEQUENCES_PREFIX + name: array for name, array in sequences.items()},
     }
     order.folder.write_graph(graph, tensors)
     windows = _measured(_rollouts(training, filling, size) if size else _windows(training), order.seconds)

@@ -135,7 +135,7 @@ class Trainer:
         calibration = calibration_batch(rows, spec, takes_noise(self.algorithm), self.updates, states)
         self.quantization_aware.published(rows, states)
         parameters = snapshot_parameters(self.algorithm.policy)
-        snapshot = Snapshot(self.updates, parameters, calibration, time.time(), self._sequences())
+        snapshot = Snapshot(self.updates, parameters, calibration, time.time(), self.sequences())
         version = self.publisher.offer(snapshot)
         self.batches.published(version, parameters)
         self.on_published(version)
@@ -156,7 +156,7 @@ class Trainer:
             return rows, None
         return rows, np.zeros((len(rows), state_size), np.float32) if states is None else states[kept]
 
-    def _sequences(self) -> dict[str, NDArray[Any]]:
+    def sequences(self) -> dict[str, NDArray[Any]]:
         """Stored sequences of steps to judge the state of a policy with memory; empty without."""
         size = self.config.memory.state_size
         if not size:

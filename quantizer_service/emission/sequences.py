@@ -17,6 +17,8 @@ from quantizer_service.emission import action_errors
 
 # Numbers of steps after which states are compared, besides the last step of the longest sequence.
 HORIZONS = (1, 8)
+# Lower bound of the range of a number of the state, as a share of the widest range.
+LEAST_SHARE = 0.1
 
 Step = Callable[[Batch], Mapping[str, NDArray[np.float64]]]
 """Runs a policy on a batch. Returns its outputs by name, float64[B, M]."""
@@ -114,9 +116,8 @@ def sequence_errors(
     """The errors of an emitted policy after each of `HORIZONS`, and after the last steps."""
     used, longest = sequences.used, int(sequences.lengths[0])
     seen = np.concatenate((expected.states[used], sequences.states.reshape(len(sequences.states), -1)))
-    span = float(seen.max() - seen.min()) or 1.0
     actions = np.where(used[..., None], _relative(expected.actions, emitted.actions, used, signature), 0.0)
-    states = np.abs(emitted.states - expected.states) / span
+    states = np.abs(emitted.states - expected.states) / state_spans(seen)
     found = []
     for steps in sorted({*(each for each in HORIZONS if each < longest), longest}):
         at = np.minimum(steps, sequences.lengths) - 1, np.arange(len(sequences.lengths))
@@ -133,6 +134,16 @@ def sequence_errors(
             )
         )
     return tuple(found)
+
+
+def state_spans(states: NDArray[Any]) -> NDArray[np.float64]:
+    """The divisor of the errors of each number of a state, float64[S]. states: FP32 states [B, S].
+
+    It is the number's own range, because the parts of a state may have very different ranges. It is at least
+    `LEAST_SHARE` of the widest range, because the rounding of a number that hardly moves hardly matters.
+    """
+    ranges = np.ptp(np.asarray(states, np.float64), axis=0)
+    return np.maximum(ranges, LEAST_SHARE * float(ranges.max()) or 1.0)
 
 
 def _relative(

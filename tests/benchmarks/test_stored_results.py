@@ -17,6 +17,7 @@ from benchmarks.libraries import parity
 from benchmarks.onpolicy import layouts, missing_actor, ppo
 from benchmarks.policy import fidelity, inference, sparse_policy, swap
 from benchmarks.policy.bits import __main__ as bits
+from benchmarks.policy.drift import __main__ as drift
 from benchmarks.policy.encodings import __main__ as encodings
 from benchmarks.policy.figures import Bytes, Calls, Cell, Errors, Figures
 from benchmarks.policy.foreign import __main__ as foreign
@@ -109,6 +110,18 @@ def _inference(figures: dict[str, Any]) -> list[Target]:
     return inference.targets(cells)
 
 
+def _drift(figures: dict[str, Any]) -> list[Target]:
+    drifts = [
+        drift.Drift(**{**each, "after": {int(step): value for step, value in each["after"].items()}})
+        for each in figures["drift"]
+    ]
+    speeds = [
+        drift.Speed(**{**each, "timings": {form: Timing(**timing) for form, timing in each["timings"].items()}})
+        for each in figures["speed"]
+    ]
+    return drift.targets(drifts, speeds)
+
+
 def _encodings(figures: dict[str, Any]) -> list[Target]:
     return encodings.targets({int(width): of for width, of in figures["widths"].items()})
 
@@ -133,6 +146,7 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "cartpole": lambda figures: cartpole.targets(figures["runs"]),
     "copies": copies.targets,
     "copies_before": copies.targets,
+    "drift": _drift,
     "encodings": _encodings,
     "fidelity": _fidelity,
     "fidelity_without_vnni": _fidelity,

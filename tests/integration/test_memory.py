@@ -4,8 +4,10 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from actorq import load_policy
 from tests.integration.training_run import ENDLESS, TrainingRun, actorq, trained
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +35,16 @@ def test_a_run_trains_and_evaluates_a_policy_with_memory(tmp_path: Path, algorit
     evaluated = actorq("evaluate", str(tmp_path / "run"), "--episodes", "5", "--allow-modules", "hidden_velocities")
     assert evaluated.returncode == 0, evaluated.stderr
     assert evaluated.stdout.count(" steps") >= 5
+    assert "drift of the state" in evaluated.stdout
+    # The newest versions were judged on stored sequences.
+    report = summary["fidelity"]["sequences"]
+    assert report[0]["steps"] == 1
+    assert report[-1]["steps"] > 1
+    assert all(each["state_drift"] <= 0.02 for each in report)
+    policy = load_policy(tmp_path / "run")
+    observation = np.array([0.1, 0.05], np.float32)
+    assert {int(policy.predict(observation)) for _ in range(5)} <= {0, 1}
+    policy.reset()
     assert actorq("verify", str(tmp_path / "run")).returncode == 0
 
 
@@ -59,7 +71,9 @@ def test_an_interrupted_run_resumes_with_its_memory(tmp_path: Path) -> None:
     ("flags", "fact"),
     [
         (("--algorithm", "d4pg", "--memory", "gru"), "expected an algorithm with memory"),
+        (("--algorithm", "xqc", "--memory", "lstm"), "expected an algorithm with memory"),
         (("--algorithm", "own_on_policy:Reinforce", "--memory", "gru"), "has no memory"),
+        (("--algorithm", "own_algorithms:LinearQ", "--memory", "gru"), "has no memory"),
         (("--algorithm", "ppo", "--memory", "rnn"), "expected one of none, gru, lstm"),
     ],
 )

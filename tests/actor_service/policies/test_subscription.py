@@ -11,14 +11,17 @@ import pytest
 
 from actor_service.counts import ActorCounts
 from actor_service.policies.comparison import PolicyCheck
-from actor_service.policies.policy import OnnxPolicy, PolicySlot
+from actor_service.policies.policy import OnnxPolicy, PolicySlot, check_state
 from actor_service.policies.subscription import Subscription
 from actorq.client import QuantizerClient
 from actorq.domain.policy import Policy, PolicyDescriptor
-from actorq.domain.spaces import ArraySpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import ConflictError, ExhaustedError, InvalidInputError, NotFoundError, UnavailableError
 from tests.actor_service.actor_peers import DEADLINE_S, ScriptedQuantizer, serving
 from tests.actor_service.actor_policies import as_policy, constant_policy
+from tests.integration.recurrent_policies import Recurrent
+
+CARTPOLE = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), (2,))
 
 
 class Side:
@@ -31,7 +34,7 @@ class Side:
         self.faults: queue.Queue[BaseException] = queue.Queue()
         self.broken: Exception | None = None
         self.while_loading: Callable[[], None] = lambda: None
-        self.least_wanted = 0
+        self.least_wanted = self.state_size = 0
         self.asked: queue.Queue[int] = queue.Queue()
         self.subscription = Subscription(
             lambda: QuantizerClient(address),
@@ -57,7 +60,9 @@ class Side:
         self.while_loading()
         if self.broken is not None:
             raise self.broken
-        return OnnxPolicy(policy, ArraySpec((4,), "float32"), batch=2)
+        loaded = OnnxPolicy(policy, ArraySpec((4,), "float32"), batch=2)
+        check_state(loaded, self.state_size)
+        return loaded
 
 
 @pytest.fixture
@@ -101,6 +106,30 @@ def test_a_bad_policy_is_skipped_and_the_next_good_one_is_used(quantizer: Script
     quantizer.serve(good(4))
     assert side.has(4)
     assert side.faults.empty()
+
+
+def test_a_policy_with_a_state_of_another_size_is_skipped(
+    quantizer: ScriptedQuantizer, side: Side, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run's segments have states of one size, so such a policy is never swapped in."""
+    quantizer.watched()
+    side.state_size = 8
+    policies = [
+        Recurrent(CARTPOLE, units=units).emitted(version=version) for version, units in ((1, 8), (2, 16), (3, 8))
+    ]
+    served = [replace(each, descriptor=replace(each.descriptor, scheme="int8-weights")) for each in policies]
+    for policy in served[:2]:
+        quantizer.serve(policy)
+        while side.loads.get(timeout=DEADLINE_S) != policy.descriptor.version:
+            pass
+    quantizer.serve(served[2])
+    assert side.has(3)
+    assert side.faults.empty()
+    (told,) = (record.getMessage() for record in caplog.records if "keeping the previous policy" in record.getMessage())
+    assert told.startswith(
+        "policy version 2: expected a state of 8 numbers, as the run says, got a state of 16 numbers"
+    )
+    assert "\n" not in told
 
 
 def test_a_policy_is_loaded_only_once_a_thread_wants_it(quantizer: ScriptedQuantizer, side: Side) -> None:

@@ -13,7 +13,7 @@ from actorq.errors import InvalidInputError
 from actorq.quantization.graph import Graph
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.emission.prepared_graph import PreparedGraph
-from quantizer_service.emission.sequences import StoredSequences
+from quantizer_service.emission.sequences import StoredSequences, state_spans
 from quantizer_service.store.policy_files import decode_tensors, encode_tensors
 from quantizer_service.store.reader import PolicyReader
 from quantizer_service.store.store import PolicyStore
@@ -91,7 +91,7 @@ def test_errors_are_those_of_both_policies_with_their_own_states(tmp_path: Path)
     (right_states, right_actions), (states, actions) = (followed(each, stored) for each in (parameters(), wrong))
     used = np.arange(20)[:, None] < np.array(lengths)
     ranges = np.concatenate((right_states[used], stored["state"]))
-    span = np.ptp(ranges)
+    span = np.maximum(np.ptp(ranges, axis=0), 0.1 * np.ptp(ranges, axis=0).max())
     spans = np.maximum(np.ptp(right_actions[used], axis=0), 0.01 * np.ptp(right_actions[used], axis=0).max())
     assert [each.steps for each in found] == [1, 8, 20]
     for each in found:
@@ -189,3 +189,9 @@ def test_a_graph_whose_next_state_has_another_size_is_refused() -> None:
     expected = f"'next_state' with {STATE} numbers, as the input 'state' has, got {recurrent_graphs.UNITS}"
     with pytest.raises(InvalidInputError, match=expected):
         PreparedGraph(graph)
+
+
+def test_numbers_of_a_state_have_their_own_ranges_and_at_least_a_tenth_of_the_widest() -> None:
+    states = np.array([[0.0, 1.0, 5.0], [10.0, 3.0, 5.0]], np.float32)
+    assert state_spans(states).tolist() == [10.0, 2.0, 1.0]
+    assert state_spans(states[:1]).tolist() == [1.0, 1.0, 1.0]
