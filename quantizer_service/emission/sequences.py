@@ -143,7 +143,8 @@ def state_spans(states: NDArray[Any]) -> NDArray[np.float64]:
     `LEAST_SHARE` of the widest range, because the rounding of a number that hardly moves hardly matters.
     """
     ranges = np.ptp(np.asarray(states, np.float64), axis=0)
-    return np.maximum(ranges, LEAST_SHARE * float(ranges.max()) or 1.0)
+    spans: NDArray[np.float64] = np.maximum(ranges, LEAST_SHARE * float(ranges.max()) or 1.0)
+    return spans
 
 
 def _relative(
