@@ -180,7 +180,8 @@ class PPO(PolicyGradient):
 
     def _loss(self, rows: Batch, lowest: Tensor, highest: Tensor, share: Tensor) -> tuple[Tensor, ...]:
         """L, float32[], then the fields of `Update`. lowest, highest: bounds of r. share: 1 / B."""
-        settings, remembered = self._settings, list[Tensor]()
+        settings = self._settings
+        remembered: list[Tensor] = []
         if self._memory:
             unrolled = self.policy.unrolled(rows.observations, rows.states[0], rows.begins)
             rows = sequences.rows_of(rows.with_columns(remembered=unrolled.outputs))
