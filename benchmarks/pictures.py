@@ -51,14 +51,7 @@ _FANOUT = ("direct", "relayed", "bare_streams", "plain_stream")
 # Simulated numbers of actors that fit next to each other.
 _SCALING = (10, 1_000)
 # The results of the page of returns, from the oldest to the newest, and the highest score of their profile.
-_OF_RETURNS = (
-    "returns_mountain_car_continuous",
-    "returns",
-    "returns_repeated",
-    "returns_finger_spin",
-    "returns_cheetah_run",
-    "returns_pong",
-)
+_OF_RETURNS = tuple(name for name in OF_SETTINGS if name.startswith("returns"))
 _HIGHEST_OF_RETURNS = 1.2
 
 Content = dict[str, Any]

@@ -16,7 +16,7 @@ from actor_service.acting.frame_stack import FrameStack
 from actor_service.acting.memory import PolicyStates
 from actor_service.acting.parts import greedy_actions
 from actor_service.counts import ActorCounts
-from actor_service.environments import Environments
+from actor_service.environments import Environments, Step
 from actor_service.policies.policy import OnnxPolicy, load_policy
 from actorq.domain.policy import Policy
 from actorq.domain.status import Exploration, Sampling
@@ -106,14 +106,7 @@ class EvaluationEpisodes:
             if states is not None:
                 states.begin(environments.lengths)
             observations = step.observations
-            failed = 0 if step.episodes else failed + len(step.faults)
-            for fault in step.faults:
-                self.counts.add_fault(fault.restarted)
-                if failed >= MOST_FAILED:
-                    raise ActorQError(
-                        f"environment {self._spec.environment_id} failed in {failed} episodes in a row; the last time: "
-                        f"{fault.reason}"
-                    ) from fault.error
+            failed = self._count_faults(step, failed)
             for episode in step.episodes:
                 if shares[episode.environment]:
                     shares[episode.environment] -= 1
@@ -136,6 +129,21 @@ class EvaluationEpisodes:
         """Release the environments."""
         with self.watched:
             self.environments.close()
+
+    def _count_faults(self, step: Step, failed: int) -> int:
+        """The number of episodes that have failed in a row. Raises ActorQError when there are too many.
+
+        failed: the number before the step.
+        """
+        failed = 0 if step.episodes else failed + len(step.faults)
+        for fault in step.faults:
+            self.counts.add_fault(fault.restarted)
+            if failed >= MOST_FAILED:
+                raise ActorQError(
+                    f"environment {self._spec.environment_id} failed in {failed} episodes in a row; the last time: "
+                    f"{fault.reason}"
+                ) from fault.error
+        return failed
 
     def _picture(self) -> NDArray[np.uint8]:
         what = f"environment {self._spec.environment_id}: a picture must be uint8[height, width, 3], got"

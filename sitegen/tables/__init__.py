@@ -1,43 +1,17 @@
 """Tables of the benchmark pages. Pages use the names of the functions, with spaces for underscores."""
 
 from collections.abc import Callable
+from importlib import import_module
 from inspect import getmembers, isfunction
 
-from sitegen.tables import (
-    answers,
-    environments,
-    faults,
-    libraries,
-    memory,
-    normalized,
-    on_policy,
-    paper,
-    policies,
-    runs,
-    seeds,
-    services,
-    zoo,
-)
-
 _MODULES = (
-    answers,
-    environments,
-    faults,
-    libraries,
-    memory,
-    normalized,
-    on_policy,
-    paper,
-    policies,
-    runs,
-    seeds,
-    services,
-    zoo,
+    *("answers", "environments", "faults", "libraries", "memory", "normalized", "on_policy", "paper", "policies"),
+    *("runs", "seeds", "services", "zoo"),
 )
 
 TABLES: dict[str, Callable[[], str]] = {
     name.replace("_", " "): made
-    for module in _MODULES
+    for module in (import_module(f"{__name__}.{module}") for module in _MODULES)
     for name, made in getmembers(module, isfunction)
     if made.__module__ == module.__name__ and not name.startswith("_")
 }

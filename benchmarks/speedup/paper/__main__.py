@@ -1,6 +1,6 @@
 """ActorQ's table (arXiv 1910.01055), whole: eight tasks of DM Control and three of Gym, by the scheme of the actors.
 
-Actors are FP32 in PyTorch, FP32 in ONNX Runtime (fp32, the baseline), fp16, int8 and int4. DQN learns the Gym tasks.
+Actors run in PyTorch (torch) or ONNX Runtime (fp32, fp16, int8, int4). The baseline is fp32. DQN learns the Gym tasks.
 D4PG and XQC learn those of DM Control. The runs of a task differ only in their actors, and take turns. They have the
 same number of environment steps, unless the time limit ends them sooner. At the end the last policy plays new episodes,
 in the form that actors use.
