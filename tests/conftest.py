@@ -112,8 +112,8 @@ def pytest_collection_finish() -> None:
     gc.enable()
     # Exports of PyTorch make hundreds of thousands of objects that stay.
     gc.set_threshold(10_000)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
 
 
 @pytest.hookimpl(trylast=True)

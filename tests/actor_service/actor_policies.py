@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 
 from actor_service.acting.behaviors import behavior_policy
 from actorq.domain.policy import FLOAT32, FidelityReport, LayerReport, Policy, PolicyDescriptor
+from actorq.domain.signature import NEXT_STATE, Role
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Exploration
 
@@ -130,6 +131,27 @@ def gaussian_policy(
     ]
     tensors = [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
     graph = helper.make_graph(nodes, "policy", [observations], outputs, tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    return as_policy(model.SerializeToString(), version)
+
+
+def recurrent_policy(size: int, observation_size: int = 4, choices: int = 2, version: int = 1) -> Policy:
+    """next_state = state + the sum of the observations; the values are zero."""
+    arrays = {"axes": np.asarray([1]), "none": np.zeros((size, choices), np.float32)}
+    nodes = [
+        helper.make_node("ReduceSum", ["observations", "axes"], ["sums"], keepdims=1),
+        helper.make_node("Add", ["state", "sums"], [NEXT_STATE]),
+        helper.make_node("MatMul", [NEXT_STATE, "none"], ["q_values"]),
+    ]
+    inputs, outputs = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", width]) for name, width in each]
+        for each in (
+            [("observations", observation_size), (Role.STATE, size)],
+            [("q_values", choices), (NEXT_STATE, size)],
+        )
+    )
+    tensors = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = helper.make_graph(nodes, "policy", inputs, outputs, tensors)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     return as_policy(model.SerializeToString(), version)
 

@@ -18,8 +18,7 @@ from actorq.domain.policy import Policy, PolicyDescriptor
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import ConflictError, ExhaustedError, InvalidInputError, NotFoundError, UnavailableError
 from tests.actor_service.actor_peers import DEADLINE_S, ScriptedQuantizer, serving
-from tests.actor_service.actor_policies import as_policy, constant_policy
-from tests.integration.recurrent_policies import Recurrent
+from tests.actor_service.actor_policies import as_policy, constant_policy, recurrent_policy
 
 CARTPOLE = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), (2,))
 
@@ -114,10 +113,7 @@ def test_a_policy_with_a_state_of_another_size_is_skipped(
     """The run's segments have states of one size, so such a policy is never swapped in."""
     quantizer.watched()
     side.state_size = 8
-    policies = [
-        Recurrent(CARTPOLE, units=units).emitted(version=version) for version, units in ((1, 8), (2, 16), (3, 8))
-    ]
-    served = [replace(each, descriptor=replace(each.descriptor, scheme="int8-weights")) for each in policies]
+    served = [recurrent_policy(size, version=version) for version, size in ((1, 8), (2, 16), (3, 8))]
     for policy in served[:2]:
         quantizer.serve(policy)
         while side.loads.get(timeout=DEADLINE_S) != policy.descriptor.version:
