@@ -12,7 +12,8 @@ about the wall clock. Such a run needs one idle core per thread, because torch's
 The learner runs in fp32 and in bf16 (`learner.precision`). The targets are about the faster one. D4PG has a policy of
 3 x 2048, critics of 256-256 and batch 64. Only its two precisions are compared.
 
-`--profile` prints the time of each part of the learner's updates. They are fast for these reasons: products in oneDNN
+`products` is the share of the learner's time in matrix products, by torch's profiler: no library can be faster than they
+are. `--profile` prints the time of each part of the learner's updates. They are fast for these reasons: products in oneDNN
 (learner_service/kernels/linear.py) or in bfloat16, operations that are recorded and repeated without autograd
 (recorded.py), both critics in one graph node, and one vector of all parameters for Adam, clipping and target copies.
 Large gradients are written once. The process keeps the memory that it frees, as the learner's does. Eight minibatches
@@ -57,7 +58,8 @@ _TARGETS = {"dqn": 1.5, "td3": 3.0, "sac": 3.0, "d4pg": 1.4}
 # These depend on products in bfloat16.
 _NEEDS = {"td3": BFLOAT16, "sac": BFLOAT16, "d4pg": BFLOAT16}
 
-# The groups of --profile, by parts of the names of torch's operations. The rest are small operations and autograd's.
+# Calls that are profiled, of UPDATES updates each, and the groups of --profile, by parts of the names of torch's operations. The rest are small operations and autograd's.
+_PROFILED = 20
 _KINDS = {
     "products": ("linear_pointwise", "addmm", "aten::mm", "aten::bmm", "baddbmm"),
     "Adam": ("Adam", "_fused_adam"),
@@ -107,6 +109,9 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
                 turns = _take_turns(contenders, threads, arguments)
                 figures[name] = _figures(turns)
                 print(_row(name, turns), flush=True)
+                for contender in (_OURS, _BF16):
+                    averages = _profiled(contenders[contender], threads)
+                    figures[name][contender]["products"] = _shares(averages)["products"]
                 # One thread computes everything, so its CPU time equals the wall clock of a quiet machine.
                 clock: Clock = "cpu" if threads == 1 else "wall"
                 targets.append(_target(algorithm, name, turns, clock))
@@ -251,20 +256,35 @@ def updates(algorithm: str, spec: EnvironmentSpec, store: ReplayStore, **options
 
 
 def _profile(run: Callable[[], object], algorithm: str) -> None:
-    torch.set_num_threads(1)
-    run()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        for _ in range(20):
-            run()
-    averages = profile.key_averages()
+    averages = _profiled(run, 1)
     total = sum(each.self_cpu_time_total for each in averages)
-    shares = {
+    print(f"{algorithm}, {_PROFILED * UPDATES} updates, one thread: ", end="")
+    parts = ", ".join(f"{kind} {share:.0%}" for kind, share in _shares(averages).items())
+    print(parts, f"of {total / 1e6:.2f} s")
+    print(averages.table(sort_by="self_cpu_time_total", row_limit=15, max_name_column_width=40))
+
+
+def _profiled(run: Callable[[], object], threads: int) -> Any:
+    """The times of torch's operations in some calls."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        run()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            for _ in range(_PROFILED):
+                run()
+    finally:
+        torch.set_num_threads(before)
+    return profile.key_averages()
+
+
+def _shares(averages: Any) -> dict[str, float]:
+    """The share of each group of operations in the time of all."""
+    total = sum(each.self_cpu_time_total for each in averages)
+    return {
         kind: sum(each.self_cpu_time_total for each in averages if any(part in each.key for part in parts)) / total
         for kind, parts in _KINDS.items()
     }
-    print(f"{algorithm}, {20 * UPDATES} updates, one thread: ", end="")
-    print(", ".join(f"{kind} {share:.0%}" for kind, share in shares.items()), f"of {total / 1e6:.2f} s")
-    print(averages.table(sort_by="self_cpu_time_total", row_limit=15, max_name_column_width=40))
 
 
 if __name__ == "__main__":

@@ -35,6 +35,21 @@ def _learner(result: str) -> str:
     return table(("update", "library", "updates/s of CPU time", "updates/s", "ActorQ is faster by"), rows)
 
 
+def learner_products() -> str:
+    """The share of products in an update, and how fast an update of nothing else would be."""
+    rows = [
+        (task, precision, percent(ours["products"]), rate / theirs, rate / ours["products"] / theirs)
+        for task, libraries in figures("learner_products").items()
+        if (library := libraries.get("Stable-Baselines3"))
+        for theirs in [library["updates_per_second"]["cpu"]]
+        for precision, ours in libraries.items()
+        if "products" in ours
+        for rate in [ours["updates_per_second"]["cpu"]]
+    ]
+    columns = ("update", "implementation", "share of products", "times Stable-Baselines3", "with products alone")
+    return table(columns, rows)
+
+
 def learner_cores() -> str:
     """Updates per second by number of threads."""
     return _learner_cores("learner_cores")
