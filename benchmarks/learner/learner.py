@@ -12,12 +12,13 @@ about the wall clock. Such a run needs one idle core per thread, because torch's
 The learner runs in fp32 and in bf16 (`learner.precision`). The targets are about the faster one. D4PG has a policy of
 3 x 2048, critics of 256-256 and batch 64. Only its two precisions are compared.
 
-`products` is the share of the learner's time in matrix products, by torch's profiler: no library can be faster than they
-are. `--profile` prints the time of each part of the learner's updates. They are fast for these reasons: products in oneDNN
-(learner_service/kernels/linear.py) or in bfloat16, operations that are recorded and repeated without autograd
-(recorded.py), both critics in one graph node, and one vector of all parameters for Adam, clipping and target copies.
-Large gradients are written once. The process keeps the memory that it frees, as the learner's does. Eight minibatches
-are drawn at once, and target networks that do not change in between run once for several of them.
+`products` is the share of the learner's time in matrix products, by torch's profiler. No implementation is faster than
+its products. `--profile` prints the time of each part of the learner's updates. They are fast for these reasons:
+products in oneDNN (learner_service/kernels/linear.py) or in bfloat16, operations that are recorded and repeated
+without autograd (recorded.py), both critics in one graph node, and one vector of all parameters for Adam, clipping
+and target copies. Large gradients are written once. The process keeps the memory that it frees, as the learner's
+does. Eight minibatches are drawn at once, and target networks that do not change in between run once for several of
+them.
 """
 
 import argparse
@@ -58,7 +59,8 @@ _TARGETS = {"dqn": 1.5, "td3": 3.0, "sac": 3.0, "d4pg": 1.4}
 # These depend on products in bfloat16.
 _NEEDS = {"td3": BFLOAT16, "sac": BFLOAT16, "d4pg": BFLOAT16}
 
-# Calls that are profiled, of UPDATES updates each, and the groups of --profile, by parts of the names of torch's operations. The rest are small operations and autograd's.
+# Calls that are profiled, of UPDATES updates each. Groups of operations by parts of the names that torch gives them;
+# the rest are small operations and autograd's.
 _PROFILED = 20
 _KINDS = {
     "products": ("linear_pointwise", "addmm", "aten::mm", "aten::bmm", "baddbmm"),
