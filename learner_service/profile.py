@@ -73,11 +73,12 @@ def measure(order: Order) -> dict[str, Any]:
     algorithm, segments = training.algorithm, order.folder.segments()
     size = algorithm.rollout_size if is_on_policy(algorithm) else None
     if size is not None:
-        segments = [_as_drawn(segment, training.spec, config.memory.state_size) for segment in segments]
+        segments = [_as_drawn(segment, training.spec) for segment in segments]
+    if state_size := config.memory.state_size:
+        segments = [_with_states(segment, state_size) for segment in segments]
     filling = _Filling(training, segments, config.actors)
     filling.insert(size or min(_STORED, training.replay.capacity // 2))
     observed = training.replay.newest_observations(config.publication.calibration_size)
-    state_size = config.memory.state_size
     states = np.zeros((len(observed), state_size), np.float32) if state_size else None
     calibration = calibration_batch(observed, training.spec, takes_noise(algorithm), config.seed, states)
     sequences = training.trainer.sequences()
@@ -147,8 +148,13 @@ class _Filling:
         return transitions
 
 
-def _as_drawn(segment: Segment, spec: EnvironmentSpec, state_size: int) -> Segment:
-    """A segment of uniformly random actions in an on-policy run's form: with their probabilities, and states of 0."""
+def _with_states(segment: Segment, size: int) -> Segment:
+    """The segment with states of 0."""
+    return segment.with_columns(**{state_column(size): np.zeros((segment.environments, size), np.float32)})
+
+
+def _as_drawn(segment: Segment, spec: EnvironmentSpec) -> Segment:
+    """A segment of uniformly random actions in an on-policy run's form: with their probabilities."""
     if spec.sizes:
         actions, logarithm = segment.actions, -math.log(spec.acting_size)
     else:
@@ -156,9 +162,7 @@ def _as_drawn(segment: Segment, spec: EnvironmentSpec, state_size: int) -> Segme
         # Uniform in [-1, 1], in units of half the range.
         actions = (np.asarray(segment.actions, np.float32) - (high / 2 + low / 2)) / (high / 2 - low / 2)
         logarithm = -math.log(2.0) * low.size
-    states = {state_column(state_size): np.zeros((segment.environments, state_size), np.float32)} if state_size else {}
-    logarithms = np.full_like(segment.rewards, logarithm)
-    return segment.with_columns(actions=actions, log_probabilities=logarithms, **states)
+    return segment.with_columns(actions=actions, log_probabilities=np.full_like(segment.rewards, logarithm))
 
 
 def _measured(windows: Iterator[_Window], seconds: float) -> list[_Window]:

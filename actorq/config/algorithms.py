@@ -51,6 +51,7 @@ class DQNConfig(AlgorithmConfig):
     fixed = ("hidden_sizes", "dueling")
     ignored = ("sparsity.critic", "sparsity.critic_method")
     has_steps = True
+    has_memory = True
 
     hidden_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer")
     learning_rate: PositiveFloat = Field(1e-2, description="Adam step size")
@@ -63,6 +64,9 @@ class DQNConfig(AlgorithmConfig):
     huber_delta: PositiveFloat = Field(1.0, description="TD error from which the loss grows linearly")
     double: bool = Field(True, description="select the bootstrap action with the online network (double DQN)")
     dueling: bool = Field(True, description="separate value and advantage heads")
+    value_rescaling: bool = Field(
+        False, description="learn values on the scale of a square root (arXiv 1805.11593), for rewards of any size"
+    )
 
 
 class D4PGConfig(AlgorithmConfig):
@@ -95,6 +99,8 @@ class D4PGConfig(AlgorithmConfig):
 class TD3Config(AlgorithmConfig):
     """TD3: twin critics, delayed policy updates, smoothed targets (arXiv 1802.09477)."""
 
+    has_memory = True
+
     hidden_sizes: LayerSizes = Field((256, 256), description="units of each hidden layer of policy and critics")
     learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy and critics")
     target_rate: Annotated[float, Field(gt=0, le=1)] = Field(0.005, description=_TARGET_RATE)
@@ -109,6 +115,7 @@ class SACConfig(AlgorithmConfig):
     """SAC: maximum-entropy policy, twin critics, automatic temperature (arXiv 1812.05905)."""
 
     ignored = ("exploration.noise",)
+    has_memory = True
 
     hidden_sizes: LayerSizes = Field((256, 256), description="units of each hidden layer of policy and critics")
     learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy, critics and temperature")

@@ -41,6 +41,10 @@ class MemoryConfig(Settings):
         """Numbers in a policy's state; 0 without memory."""
         return _PARTS[self.kind] * self.units
 
+    def sequences(self, batch_size: int) -> int:
+        """Sequences in a batch with at least `batch_size` trained steps, if none is missing."""
+        return -(-batch_size // self.sequence_length)
+
     @property
     def columns(self) -> tuple[str, ...]:
         """The column with the states at the start of segments; none without memory."""
@@ -60,6 +64,22 @@ class MemoryConfig(Settings):
             raise ValueError(
                 f"memory.kind {self.kind} and learner.compile exclude each other: a compiled loss would contain every "
                 "step of a sequence; leave learner.compile out"
+            )
+
+    def check_replay(self, capacity: int, environments: int, segment_length: int, n_step: int) -> None:
+        """Raise ValueError if the policy has a memory, and the replay may never contain a whole sequence.
+
+        capacity: rows of the replay. environments: of all actors.
+        """
+        steps = self.burn_in + self.sequence_length + n_step - 1
+        # A sequence may begin and end within segments, and one segment is being written.
+        segments = -(-steps // segment_length) + 2
+        needed = environments * segments * (segment_length + 1)
+        if self and capacity < needed:
+            raise ValueError(
+                f"replay.capacity must be at least {needed} rows, for a sequence of {steps} steps (memory.burn_in "
+                f"{self.burn_in}, memory.sequence_length {self.sequence_length}, n_step {n_step}) of each of "
+                f"{environments} environments, got {capacity}"
             )
 
     def check_algorithm(self, name: str) -> None:

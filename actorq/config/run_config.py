@@ -244,6 +244,14 @@ class RunConfig(Settings):
                 f"{limiter.error_buffer:g}; with a smaller buffer, learner and actors would wait for each other"
             )
         section = self.own if isinstance(self.own, AlgorithmConfig) else None
+        environments, length = self.actors * self.environments_per_actor, self.actor.segment_length
+        n_step = 1 if section is None else section.n_step
+        self.memory.check_replay(replay.capacity, environments, length, n_step)
+        if self.memory and self.asks_for_greedy_actions:
+            raise ValueError(
+                f"memory.kind {self.memory.kind} and a replay of dynamic capacity exclude each other: it compares single "
+                "steps; give --no-dynamic-capacity.enabled"
+            )
         if section is not None and (most := self.actor.max_steps_per_policy):
             updates = self.publication.period_updates
             steps = updates * section.batch_size / limiter.samples_per_insert

@@ -157,11 +157,18 @@ class OnPolicyAlgorithm(AnyAlgorithm, Protocol):
         ...
 
 
-class RecurrentAlgorithm(OnPolicyAlgorithm, Protocol):
-    """An on-policy algorithm in a run with memory."""
+class RecurrentAlgorithm(Protocol):
+    """An algorithm in a run with memory, in addition to its other protocol.
+
+    With a replay, its batches consist of sequences (see `replay.recurrent.assemble_sequences`). One update trains on
+    `config.memory.sequences(batch_size)` of them. `Losses.priorities` has one priority for each sequence.
+    """
 
     def states(self, steps: Batch) -> NDArray[np.float32]:
-        """The present policy's states before each step of trajectories, float32[T, N, S]."""
+        """The present policy's states before each step of trajectories, float32[T, N, S].
+
+        For a batch of sequences: before each observation, float32[B, L + 1, S].
+        """
         ...
 
 

@@ -10,6 +10,9 @@ One update, for transitions i of a batch with importance weights w_i:
 m is n, or less where the episode ends or the next step is not stored. The bootstrap term is absent past a terminal
 state. |delta_i| is the transition's new priority. theta^- is a copy of theta, renewed every `target_update_period`
 updates.
+
+With `value_rescaling`, Q is on another scale: y_i = h(sum_{k<m} gamma^k r_{t+k} + gamma^m h^-1(Q(s_{t+m}, a*; theta^-)))
+with h of `rescaled` (Pohlen et al. 2018, arXiv 1805.11593). Rewards then need no clipping.
 """
 
 from functools import partial
@@ -30,6 +33,9 @@ from learner_service.networks import QNetwork
 from learner_service.sparsity import Flops
 from learner_service.sparsity.network_sparsity import Network
 
+# Of h. With it h^-1 is Lipschitz continuous.
+_EPSILON = 1e-3
+
 
 class DQN(GradientAlgorithm):
     """Double, dueling, n-step DQN with a hard target network; see the module's docstring for the update."""
@@ -43,8 +49,9 @@ class DQN(GradientAlgorithm):
 
     def make_networks(self, settings: DQNConfig) -> None:
         """Make Q. It is both policy and critic, and has the actor's sparsity."""
+        network = partial(QNetwork, dueling=settings.dueling, memory=self._config.memory)
         self._q = self.network(
-            *("actor", partial(QNetwork, dueling=settings.dueling), settings.hidden_sizes, settings.learning_rate),
+            *("actor", network, settings.hidden_sizes, settings.learning_rate),
             max_gradient_norm=settings.max_gradient_norm,
         )
         # Column of the first value of each part of an action, within the values of all parts.
@@ -76,13 +83,20 @@ class DQN(GradientAlgorithm):
         """L, float32[], and |delta|, float32[B]. target_values: Q(s_{t+m}, .; theta^-), float32[B, actions]."""
         with torch.no_grad():
             best = self._best(self._q(batch.bootstrap_observations) if self._settings.double else target_values)
-            targets = batch.returns + batch.bootstrap_discounts * _mean(self._of_parts(target_values, best))
+            targets = self.targets(batch, mean_of_parts(self._of_parts(target_values, best)))
         taken = self._columns(batch.actions.to(torch.int64).view_as(best))
         values = self._of_parts(self._q(batch.observations), taken)
         # All parts of an action share one target (arXiv 1711.08946).
         targets = targets if values.ndim == 1 else targets.unsqueeze(1).expand_as(values)
         losses = functional.huber_loss(values, targets, reduction="none", delta=self._settings.huber_delta)
-        return (batch.weights * _mean(losses)).mean(), _mean((targets - values.detach()).abs_())
+        return (batch.weights * mean_of_parts(losses)).mean(), mean_of_parts((targets - values.detach()).abs_())
+
+    def targets(self, batch: Batch, following: Tensor) -> Tensor:
+        """y_i, in the shape of the returns. following: Q(s_{t+m}, a*; theta^-)."""
+        if not self._settings.value_rescaling:
+            targets: Tensor = batch.returns + batch.bootstrap_discounts * following
+            return targets
+        return rescaled(batch.returns + batch.bootstrap_discounts * restored(following))
 
     def _best(self, values: Tensor) -> Tensor:
         """a* of each part of an action, int64[B, parts], as columns of `values`, float32[B, actions]."""
@@ -107,6 +121,17 @@ class DQN(GradientAlgorithm):
         return Flops(action=network, update=self.batch_size * ((5 if self._settings.double else 4) * network))
 
 
-def _mean(parts: Tensor) -> Tensor:
+def mean_of_parts(parts: Tensor) -> Tensor:
     """The mean over the parts of an action, [B, parts] or [B] -> [B]."""
     return parts if parts.ndim == 1 else parts.mean(1)
+
+
+def rescaled(values: Tensor) -> Tensor:
+    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x (Pohlen et al. 2018, arXiv 1805.11593, section 3.2)."""
+    return values.sign() * ((values.abs() + 1).sqrt() - 1) + _EPSILON * values
+
+
+def restored(values: Tensor) -> Tensor:
+    """h^-1, for h of `rescaled` (arXiv 1805.11593, proposition A.2)."""
+    root = (1 + 4 * _EPSILON * (values.abs() + 1 + _EPSILON)).sqrt()
+    return values.sign() * (((root - 1) / (2 * _EPSILON)).square() - 1)

@@ -19,6 +19,10 @@ from learner_service.algorithms.base import Algorithm, is_on_policy, settings_of
 
 # Paths, so that a run imports only its own algorithm.
 _OURS = {name: f"learner_service.algorithms.{name}:{name.upper()}" for name in ALGORITHMS}
+# Built-in algorithms that have a class of their own for policies with memory.
+_RECURRENT = {
+    name: f"learner_service.algorithms.recurrent.{name}:Recurrent{name.upper()}" for name in ("dqn", "sac", "td3")
+}
 _OUR_FOLDERS = (f"{Path(__file__).parents[1]}{os.sep}",)
 _WHAT_ONE_HAS = "see learner_service.algorithms.base.Algorithm"
 # Required attributes of the class, and of its instances.
@@ -68,7 +72,8 @@ def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.devic
 
 def chosen_algorithm(config: RunConfig) -> type[Algorithm]:
     """The class of the run's algorithm. Raises UserError when it does not exist or refuses `algorithm_args`."""
-    algorithm = algorithm_class(config.algorithm)
+    name = config.algorithm
+    algorithm = algorithm_class(_RECURRENT.get(name, name) if config.memory else name)
     model = getattr(algorithm, "settings", None)
     if model is None:
         if config.algorithm_args:

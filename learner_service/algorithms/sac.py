@@ -24,6 +24,7 @@ is the mean of its two |delta_ij|. Importance weights correct L_Q only, because 
 """
 
 import math
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -94,13 +95,18 @@ class SAC(GradientAlgorithm):
         target_entropy = float(-components) if settings.target_entropy is None else settings.target_entropy
         self.temperature = Temperature(settings.temperature, target_entropy, components).to(self._device)
         # One parameter vector for policy and temperature, because they are updated together.
-        self._pi = self.network("actor", GaussianPolicy, sizes, rate, has_target=False, besides=(self.temperature,))
-        self._q = self.network("critic", TwinCritic, sizes, rate)
+        policy, critics = self.kinds()
+        self._pi = self.network("actor", policy, sizes, rate, has_target=False, besides=(self.temperature,))
+        self._q = self.network("critic", critics, sizes, rate)
         self._loss = self.compiled(self._loss_of_drawn)
         self._improve_critics = self.descent(self._q, self._critic_loss)
         self._improve_policy = self.descent(self._pi, self._policy_loss)
         # Number of sampled actions for the entropies in between, in the last update.
         self._steps_between = settings.n_step - 1
+
+    def kinds(self) -> tuple[Callable[..., GaussianPolicy], Callable[..., TwinCritic]]:
+        """What makes policy and critics."""
+        return GaussianPolicy, TwinCritic
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Update the critics, then policy and temperature, then the target critics."""

@@ -17,6 +17,7 @@ state. Actions are scaled from the environment's bounds to [-1, 1]. A transition
 |delta_ij|. Importance weights correct the critics' loss only, because only that loss is a regression.
 """
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -44,11 +45,16 @@ class TD3(GradientAlgorithm):
     def make_networks(self, settings: TD3Config) -> None:
         """Make pi and the two Q, which are one module."""
         sizes, rate = settings.hidden_sizes, settings.learning_rate
-        self._pi = self.network("actor", DeterministicPolicy, sizes, rate, updates_per_step=settings.policy_delay)
-        self._q = self.network("critic", TwinCritic, sizes, rate)
+        policy, critics = self.kinds()
+        self._pi = self.network("actor", policy, sizes, rate, updates_per_step=settings.policy_delay)
+        self._q = self.network("critic", critics, sizes, rate)
         self._smoothed_targets = self.recorded(self.compiled(self._targets))
         self._improve_critics = self.descent(self._q, self.compiled(self._critic_loss))
         self._improve_policy = self.descent(self._pi, self._policy_loss)
+
+    def kinds(self) -> tuple[Callable[..., DeterministicPolicy], Callable[..., TwinCritic]]:
+        """What makes policy and critics."""
+        return DeterministicPolicy, TwinCritic
 
     def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""

@@ -32,17 +32,19 @@ class ContinuousPolicy(Torso):
 class DeterministicPolicy(ContinuousPolicy):
     """A policy that squashes its outputs with tanh and scales them to the bounds of the actions.
 
-    forward: observations [B, *policy_observations] of the environment's dtype -> actions float32[B, *action].
+    forward: observations [B, *policy_observations] of the environment's dtype -> actions float32[B, *action]. With
+        memory there are the state float32[B, S] as a second input, and the next state as a second output.
     """
 
-    def squashed(self, observations: Tensor) -> Tensor:
-        """The actions for the critics: float32[B, A] in [-1, 1]."""
-        return torch.tanh(self.computed(observations))
+    def squashed(self, observations: Tensor, remembered: Tensor | None = None) -> Tensor:
+        """The actions for the critics: float32[B, A] in [-1, 1]. remembered: see `computed`."""
+        return torch.tanh(self.computed(observations, remembered))
 
-    def forward(self, observations: Tensor) -> Tensor:
-        """Return the actions, within their bounds."""
-        actions: Tensor = self.scale(self.squashed(observations))
-        return actions
+    def forward(self, observations: Tensor, state: Tensor | None = None) -> Any:
+        """Return the actions, within their bounds, and the next state."""
+        features, states = self.stepped(observations, state)
+        actions: Tensor = self.scale(self.squashed(observations, features))
+        return (actions, *states) if states else actions
 
 
 class GaussianPolicy(ContinuousPolicy):
@@ -56,14 +58,11 @@ class GaussianPolicy(ContinuousPolicy):
 
     def forward(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the actions, within their bounds."""
-        mean, log_deviation = self._gaussian(observations)
-        drawn = mean if noise is None else mean + log_deviation.exp() * noise
-        actions: Tensor = self.scale(torch.tanh(drawn))
-        return actions
+        return self._drawn(self.computed(observations), noise)
 
     def with_greedy(self, observations: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """The actions with noise and the actions without noise, from one pass through the layers."""
-        mean, log_deviation = self._gaussian(observations)
+        mean, log_deviation = _gaussian_of(self.computed(observations))
         drawn = mean + log_deviation.exp() * noise
         return self.scale(torch.tanh(drawn)), self.scale(torch.tanh(mean))
 
@@ -71,9 +70,27 @@ class GaussianPolicy(ContinuousPolicy):
         """Actions for the critics and the logarithms of their densities; see `sample_of`."""
         return sample_of(self.computed(observations), noise)
 
-    def _gaussian(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and log standard deviations, float32[B, A] each."""
-        return _gaussian_of(self.computed(observations))
+    def _drawn(self, outputs: Tensor, noise: Tensor | None) -> Tensor:
+        """The actions, within their bounds. outputs: of the last layer, float32[B, 2 A]."""
+        mean, log_deviation = _gaussian_of(outputs)
+        drawn = mean if noise is None else mean + log_deviation.exp() * noise
+        actions: Tensor = self.scale(torch.tanh(drawn))
+        return actions
+
+
+class RecurrentGaussianPolicy(GaussianPolicy):
+    """A Gaussian policy with memory.
+
+    forward: observations [B, *policy_observations], the state float32[B, S] and perhaps noise float32[B, A] -> actions
+        float32[B, *action], and the next state.
+    """
+
+    def forward(  # type: ignore[override]
+        self, observations: Tensor, state: Tensor, noise: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Return the actions, within their bounds, and the next state."""
+        features, states = self.stepped(observations, state)
+        return self._drawn(self.computed(observations, features), noise), *states
 
 
 def sample_of(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from actorq.config.memory import NO_MEMORY, MemoryConfig
 from actorq.domain.spaces import EnvironmentSpec
 from learner_service.kernels.linear import Linear, keep_fp32
 from learner_service.networks.encoders import Observed
-from learner_service.networks.memory import Unrolled, make_cell
+from learner_service.networks.memory import Cell, Unrolled, make_cell
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, hidden_layers
 
@@ -19,7 +19,46 @@ _HIDDEN_GAIN = math.sqrt(2)
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
 
-class Torso(nn.Module):
+class Remembering(nn.Module):
+    """Hidden layers, and perhaps a recurrent cell after them.
+
+    observe, torso: the inputs of the hidden layers, and these layers. memory: the cell; None without memory.
+    """
+
+    observe: Observations
+    torso: nn.Module
+    memory: Cell | None
+
+    @property
+    def state_size(self) -> int:
+        """Numbers in the state of the memory, S; 0 without memory."""
+        return 0 if self.memory is None else self.memory.state_size
+
+    @property
+    def further_inputs(self) -> tuple[int, ...]:
+        """Sizes of the inputs after the observations, float32[B, size] each: the state."""
+        return (self.state_size,) if self.state_size else ()
+
+    def stepped(self, observations: Observed, state: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The inputs of the head, float32[B, features], and the next state [B, S] if there is a memory.
+
+        state: float32[B, S] before the step; None without memory.
+        """
+        features: Tensor = self.torso(self.observe(observations))
+        if self.memory is None:
+            return features, ()
+        assert state is not None
+        features, following = self.memory.step(features, state)
+        return features, (following,)
+
+    def unrolled(self, observations: Tensor, state: Tensor, begins: Tensor) -> Unrolled:
+        """The steps of the memory on observations [T, B, *policy_observation]; see `Cell.unrolled`."""
+        assert self.memory is not None
+        features: Tensor = self.torso(self.observe(observations.flatten(0, 1)))
+        return self.memory.unrolled(features.view(*observations.shape[:2], -1), state, begins)
+
+
+class Torso(Remembering):
     """Observations, hidden layers, perhaps a recurrent cell, and a linear head with `outputs(spec)` outputs.
 
     hidden_sizes: units of an MLP's layers. activation: a key of `ACTIVATIONS`, for the MLP.
@@ -43,16 +82,6 @@ class Torso(nn.Module):
         features = features if self.memory is None else self.memory.units
         self.head = keep_fp32(Linear(features, self.outputs(spec)))
 
-    @property
-    def state_size(self) -> int:
-        """Numbers in the state of the memory, S; 0 without memory."""
-        return 0 if self.memory is None else self.memory.state_size
-
-    @property
-    def further_inputs(self) -> tuple[int, ...]:
-        """Sizes of the inputs after the observations, float32[B, size] each: the state."""
-        return (self.state_size,) if self.state_size else ()
-
     def outputs(self, spec: EnvironmentSpec) -> int:
         """The number of outputs of the head; one by default."""
         return 1
@@ -69,24 +98,6 @@ class Torso(nn.Module):
             make_orthogonal(self.memory, 1.0)
             self.memory.favor_memory()
         make_orthogonal(self.head, gain)
-
-    def stepped(self, observations: Observed, state: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The inputs of the head, float32[B, features], and the next state [B, S] if there is a memory.
-
-        state: float32[B, S] before the step; None without memory.
-        """
-        features: Tensor = self.torso(self.observe(observations))
-        if self.memory is None:
-            return features, ()
-        assert state is not None
-        features, following = self.memory.step(features, state)
-        return features, (following,)
-
-    def unrolled(self, observations: Tensor, state: Tensor, begins: Tensor) -> Unrolled:
-        """The steps of the memory on observations [T, B, *policy_observation]; see `Cell.unrolled`."""
-        assert self.memory is not None
-        features: Tensor = self.torso(self.observe(observations.flatten(0, 1)))
-        return self.memory.unrolled(features.view(*observations.shape[:2], -1), state, begins)
 
     def computed(self, observations: Observed, remembered: Tensor | None = None) -> Tensor:
         """The outputs of the last layer, float32[B, outputs].

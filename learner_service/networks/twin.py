@@ -32,15 +32,17 @@ class TwinCritic(FeatureNetwork):
     """Two ReLU MLPs that value actions (arXiv 1802.09477, sec. 4.2). Their parameters are stacked, [2, ...].
 
     given: see `FeatureNetwork`.
+    remembered: numbers of the policy's memory that the critics read. They precede the actions in the same input.
     active: for each critic, the active weights of each layer, None for a dense layer; empty for dense critics.
     bf16_weights: for each layer, the weights for bfloat16 products, None for float32; empty for float32 critics.
     forward: observations [B, *policy_observations] of the environment's dtype, actions float32[B, A] in [-1, 1]
         -> values float32[2, B].
     """
 
-    def __init__(self, spec: EnvironmentSpec, hidden_sizes: Sequence[int], **given: Any) -> None:
+    def __init__(self, spec: EnvironmentSpec, hidden_sizes: Sequence[int], remembered: int = 0, **given: Any) -> None:
         super().__init__(spec, **given)
-        sizes = (self.inputs + ActionScale(spec).components, *hidden_sizes, 1)
+        self.acted = remembered + ActionScale(spec).components
+        sizes = (self.inputs + self.acted, *hidden_sizes, 1)
         self.stacked = nn.ParameterList()
         for inputs, units in pairwise(sizes):
             # The initial values of nn.Linear.

@@ -79,10 +79,7 @@ class ReplayBuffer(SegmentBuffer):
             batch = assemble(self._store, sampled.rows, returns, out)
             if self._goals is not None:
                 self._goals.replace(self._store, sampled, returns, batch)
-            if self._reward_scale is not None:
-                # Transitions of another run's replay are counted here.
-                self._count_missed()
-                batch.returns[:] /= np.float32(self._reward_scale.divisor)
+            self._scale(batch)
             return batch, sampled
 
     def senders(self, sampled: Sampled) -> NDArray[np.uint64]:
@@ -173,6 +170,13 @@ class ReplayBuffer(SegmentBuffer):
         """The segments after a number of transitions, oldest first."""
         live = self._store.segments.live
         return list(takewhile(lambda record: record.cumulative_transitions > through, reversed(live)))[::-1]
+
+    def _scale(self, batch: Batch) -> None:
+        """Divide drawn returns by the divisor of the scale, if there is one."""
+        if self._reward_scale is not None:
+            # Transitions of another run's replay are counted here.
+            self._count_missed()
+            batch.returns[:] /= np.float32(self._reward_scale.divisor)
 
     def _count_rewards(self, scale: RewardScale, record: Record) -> None:
         if self._drop_damaged(np.arange(record.start, record.start + 1)):

@@ -11,6 +11,7 @@ from actorq.errors import ConflictError
 from learner_service.batch import Batch
 from learner_service.replay.buffer import ReplayBuffer
 from learner_service.replay.n_step import Allocate
+from learner_service.replay.recurrent.sequences import transitions_of
 from learner_service.replay.samplers import Sampled
 
 
@@ -30,12 +31,16 @@ class Prefetcher:
     because only the learner samples, and inserts only allow more samples. The transitions may be gone, however,
     because they are damaged, or were evicted by segments without transitions.
 
-    size: transitions of a batch. allocate: makes the arrays.
+    size: rows of a batch: transitions or sequences. allocate: makes the arrays.
+    transitions: the most transitions that the limiter counts for a batch; `size` by default. A batch of sequences
+        counts those of its mask.
     """
 
-    def __init__(self, replay: ReplayBuffer, size: int, allocate: Allocate = np.empty) -> None:
+    def __init__(
+        self, replay: ReplayBuffer, size: int, allocate: Allocate = np.empty, transitions: int | None = None
+    ) -> None:
         self._replay = replay
-        self._size = size
+        self._size, self._transitions = size, size if transitions is None else transitions
         self._batches = (replay.empty_batch(size, allocate), replay.empty_batch(size, allocate))
         self._in_turn = itertools.cycle(self._batches)
         self._ahead: Future[Drawn | None] | None = None
@@ -52,13 +57,14 @@ class Prefetcher:
         The batch is valid until the next call. Raises the errors of `ReplayBuffer.draw`.
         """
         limiter = self._replay.limiter
-        if self._ahead is None and limiter.await_sample(self._size, timeout):
+        if self._ahead is None and limiter.await_sample(self._transitions, timeout):
             self._draw()
         drawn = self._ahead.result() if self._ahead else None
         self._ahead = None
         if drawn is not None:
-            limiter.sample(self._size)
-            if limiter.can_sample(self._size):
+            batch = drawn.batch
+            limiter.sample(transitions_of(batch) if "mask" in batch else self._transitions)
+            if limiter.can_sample(self._transitions):
                 self._draw()
         return drawn
 

@@ -143,7 +143,7 @@ class PrioritizedSampler(Sampler):
             if not inserted.start <= start < stop <= inserted.stop:
                 self._tree.set_range(start, stop, 0.0)
         rows = slice(inserted.start, inserted.stop)
-        valid = self._store.flags[rows] & VALID != 0
+        valid = self._candidates(rows)
         self._store.priorities[rows] = valid * self._max_priority
         self._tree.set_range(inserted.start, inserted.stop, valid * self._masses(self._max_priority))
 
@@ -174,7 +174,7 @@ class PrioritizedSampler(Sampler):
         if not np.isfinite(checked).all():
             raise InvalidInputError("replay: priorities must be finite, got NaN or infinity; has the learner diverged?")
         store = self._store
-        same = (store.generations[sampled.rows] == sampled.generations) & (store.flags[sampled.rows] & VALID != 0)
+        same = (store.generations[sampled.rows] == sampled.generations) & self._candidates(sampled.rows)
         rows = sampled.rows[same]
         if not len(rows):
             return
@@ -195,12 +195,16 @@ class PrioritizedSampler(Sampler):
         self._max_priority = max(self._max_priority, np.float32(state.get("max_priority", 0.0)))
         self._store.directory.raise_ceiling(float(self._max_priority))
 
+    def _candidates(self, rows: slice | NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these rows may be drawn."""
+        return self._store.flags[rows] & VALID != 0
+
     def _masses(self, priorities: NDArray[np.float32] | np.float32) -> NDArray[np.float64]:
         return np.power(priorities, self._alpha, dtype=np.float64)
 
     def _restore(self) -> np.float32:
         store = self._store
-        valid = store.flags & VALID != 0
+        valid = self._candidates(slice(None))
         # A kill between a segment's commit and its `on_insert` leaves zeros. Such rows count as new.
         ceiling = np.inf if store.directory.ceiling is None else store.directory.ceiling
         given = valid & np.isfinite(store.priorities) & (store.priorities > 0) & (store.priorities <= ceiling)

@@ -127,6 +127,7 @@ class NetworkSparsity:
         # The batch has two rows, as in the earlier check of a user's own layers.
         examples = [torch.zeros((2, *seen.shape), dtype=getattr(torch, seen.dtype), device=device)]
         if network == "critic" and self._critic_takes_actions:
+            acted = getattr(parameters.modules[0], "acted", acted)
             examples.append(torch.zeros((2, acted), device=device))
         sizes: Sequence[int] = getattr(parameters.modules[0], "further_inputs", ())
         examples += [torch.zeros((2, size), device=device) for size in sizes]

@@ -126,8 +126,14 @@ class SampledBatches(Batches):
         self._algorithm = algorithm
         self._dynamic_capacity = dynamic_capacity
         self._period = config.publication.period_updates
-        self._updates = min(_MOST_UPDATES_PER_SAMPLE, self._period)
-        self._prefetcher = Prefetcher(replay, self._updates * algorithm.batch_size, allocator_for(device))
+        # Sequences need no larger draws.
+        self._memory = memory = config.memory
+        self._updates = 1 if memory else min(_MOST_UPDATES_PER_SAMPLE, self._period)
+        rows, transitions = self._updates * algorithm.batch_size, None
+        if memory:
+            rows = memory.sequences(algorithm.batch_size)
+            transitions = rows * memory.sequence_length
+        self._prefetcher = Prefetcher(replay, rows, allocator_for(device), transitions)
         self._drawn: Drawn | None = None
         self._priorities = np.empty(0, np.float32)
 
@@ -162,7 +168,22 @@ class SampledBatches(Batches):
         if self._drawn is None:
             return None
         observations: NDArray[Any] = self._drawn.batch.observations
+        if self._memory:
+            return observations[self._trained(self._drawn, size)]
         return observations[alike(self.buffer.senders(self._drawn.sampled), size)]
+
+    def observed_states(self, size: int) -> NDArray[np.float32] | None:
+        """The present policy's states before these observations; None without memory."""
+        if self._drawn is None or not self._memory:
+            return None
+        states = cast(RecurrentAlgorithm, self._algorithm).states(self._drawn.batch)
+        return states[self._trained(self._drawn, size)]
+
+    def _trained(self, drawn: Drawn, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The sequences and places of at most `size` trained steps, with equal shares of all actors."""
+        sequences, steps = np.nonzero(drawn.batch.mask)
+        chosen = alike(self.buffer.senders(drawn.sampled)[sequences], size)
+        return sequences[chosen], steps[chosen] + self._memory.burn_in
 
     def finish(self) -> None:
         """Update the priorities of the transitions."""

@@ -25,6 +25,9 @@ from learner_service.replay import (
     ReplayBuffer,
     ReplayStore,
     Returns,
+    SequenceReplay,
+    SequenceSampler,
+    SequenceShape,
     UniformSampler,
 )
 from learner_service.replay.storage.rows import segment_rows
@@ -74,22 +77,25 @@ def open_buffer(
     returns = _returns(config, off_policy)
     config.dynamic_capacity_of(spec)
     store = opened(earlier_transitions=earlier_transitions)
+    pace = config.rate_limiter
+    limiter = RateLimiter(pace.samples_per_insert, replay.min_size, pace.error_buffer, time.monotonic)
+    betas = (replay.importance_exponent, replay.importance_exponent_end)
+    bound = getattr(off_policy, "reward_bound", None)
+    scale = None if bound is None else RewardScale(off_policy.discount, bound)
+    if memory := config.memory:
+        longest = returns.n_step if isinstance(returns, Returns) else returns.longest.n_step
+        shape = SequenceShape(memory.burn_in, memory.sequence_length, longest - 1, memory.state_size)
+        alpha = replay.priority_exponent if replay.prioritized else 0.0
+        starts = SequenceSampler(store, rng, memory.burn_in, alpha, betas, config.max_environment_steps)
+        return SequenceReplay(store, starts, limiter, returns, shape, moments, scale)
     sampler = (
-        PrioritizedSampler(
-            *(store, rng, replay.priority_exponent),
-            (replay.importance_exponent, replay.importance_exponent_end),
-            config.max_environment_steps,
-        )
+        PrioritizedSampler(store, rng, replay.priority_exponent, betas, config.max_environment_steps)
         if replay.prioritized
         else UniformSampler(store, rng, replay.age_decay)
     )
-    pace = config.rate_limiter
-    limiter = RateLimiter(pace.samples_per_insert, replay.min_size, pace.error_buffer, time.monotonic)
     names, goals = HindsightColumns(config.copies_of(spec)), None
     if spec.goal is not None and names.copies:
         goals = OtherGoals(spec.goal, names, rng)
-    bound = getattr(off_policy, "reward_bound", None)
-    scale = None if bound is None else RewardScale(off_policy.discount, bound)
     return ReplayBuffer(store, sampler, limiter, returns, moments, goals, scale)
 
 
@@ -115,7 +121,12 @@ def _returns(config: RunConfig, algorithm: Algorithm) -> Returns | DelayedReturn
 
 
 def check_one_step(config: RunConfig, spec: EnvironmentSpec, algorithm: Algorithm) -> None:
-    """Raise UserError for an algorithm of the user whose returns have several steps, with hindsight."""
+    """Raise UserError for hindsight with an algorithm of the user whose returns have several steps, or with memory."""
+    if config.copies_of(spec) and config.memory:
+        raise UserError(
+            f"memory.kind {config.memory.kind} and hindsight exclude each other: a state belongs to the goal of its "
+            "episode; give --hindsight.copies 0"
+        )
     if config.copies_of(spec) and algorithm.n_step > 1:
         raise UserError(
             f"algorithm {config.algorithm}: n_step must be 1 with hindsight, got {algorithm.n_step}; change it, or "

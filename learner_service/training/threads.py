@@ -26,6 +26,7 @@ from actorq.telemetry.machine import usable_cores
 from learner_service.algorithms import make_algorithm
 from learner_service.algorithms.base import Algorithm, AnyAlgorithm, is_on_policy
 from learner_service.batch import Batch
+from learner_service.policy.policy_graph import state_size_of
 from learner_service.replay import Returns, empty_batch
 
 _log = logging.getLogger(__name__)
@@ -176,7 +177,8 @@ def update_seconds(config: RunConfig, spec: EnvironmentSpec, numbers: Sequence[i
     torch.set_num_threads(1)
     algorithm: AnyAlgorithm = make_algorithm(config, spec, torch.device("cpu"))
     is_large = sum(each.numel() for each in algorithm.policy.parameters()) > _LARGEST_UPDATED
-    measured = _passes if is_large or is_on_policy(algorithm) else _updates
+    alone = is_large or is_on_policy(algorithm) or bool(config.memory)
+    measured = _passes if alone else _updates
     return time_threads(measured(algorithm, spec), free_numbers(numbers))
 
 
@@ -191,7 +193,7 @@ def _measured(config: RunConfig, spec: EnvironmentSpec, limit: int, measure: Mea
 
 
 def _updates(algorithm: AnyAlgorithm, spec: EnvironmentSpec) -> Callable[[], object]:
-    """A call that makes some updates of an off-policy algorithm."""
+    """A call that makes some updates of an off-policy algorithm without memory."""
     algorithm = cast(Algorithm, algorithm)
     windows = bool(getattr(algorithm, "needs_windows", False))
     rows = _MINIBATCHES * algorithm.batch_size
@@ -203,10 +205,12 @@ def _updates(algorithm: AnyAlgorithm, spec: EnvironmentSpec) -> Callable[[], obj
 def _passes(algorithm: AnyAlgorithm, spec: EnvironmentSpec) -> Callable[[], object]:
     """A pass forward and backward through the policy: for on-policy algorithms, and for large networks."""
     batch = random_batch(spec, algorithm.batch_size, Returns(1, 1.0))
-    observations = torch.from_numpy(batch.observations)
+    inputs = [torch.from_numpy(batch.observations)]
+    if size := state_size_of(algorithm.policy):
+        inputs.append(torch.zeros((len(inputs[0]), size)))
 
     def run() -> None:
-        outputs = algorithm.policy(observations)
+        outputs = algorithm.policy(*inputs)
         parts = (outputs,) if isinstance(outputs, Tensor) else outputs
         torch.autograd.backward([each.float().sum() for each in parts])
 

@@ -122,6 +122,13 @@ class LiveSegments:
                 self._reconnect(record)
         self.cursor = self.live[-1].stop if self.live else 0
 
+    def linked_before(self, record: Record) -> Record | None:
+        """The segment whose last steps link to the first steps of this one; None when there is none."""
+        before = self._before(record)
+        if before is None or self.next_rows[before.step_rows[-2, 0]] != record.step_rows[0, 0]:
+            return None
+        return before
+
     def _adopt(self, record: Record) -> None:
         self.generations[record.start : record.stop] = record.index
         self.transitions += record.transitions

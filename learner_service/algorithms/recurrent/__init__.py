@@ -1,0 +1,1 @@
+"""Algorithms with a replay whose policies have memory: they train on sequences."""

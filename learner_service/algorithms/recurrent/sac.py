@@ -1,0 +1,95 @@
+"""SAC with memory (Ni et al. 2022, arXiv 2110.05038): its update at each trained step of sequences.
+
+The policy's cell is the only one. The critics read the cell's output, without gradient, beside the observation. The
+present policy computes it, from the stored state of the sequence.
+"""
+
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from learner_service.algorithms.base import Losses
+from learner_service.algorithms.recurrent.sequences import (
+    SequenceAlgorithm,
+    bootstrapped,
+    mean_of_trained,
+    prepared,
+    priorities_of,
+    remembered,
+)
+from learner_service.algorithms.sac import SAC
+from learner_service.batch import Batch
+from learner_service.networks import RecurrentGaussianPolicy, TwinCritic
+from learner_service.networks.continuous import sample_of
+from learner_service.sparsity import Flops
+
+
+class RecurrentSAC(SequenceAlgorithm, SAC):
+    """SAC on sequences; see the module's docstring."""
+
+    policy: RecurrentGaussianPolicy
+
+    def kinds(self) -> tuple[partial[RecurrentGaussianPolicy], partial[TwinCritic]]:
+        """What makes policy and critics."""
+        memory = self._config.memory
+        return partial(RecurrentGaussianPolicy, memory=memory), partial(TwinCritic, remembered=memory.units)
+
+    def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:
+        """One gradient update for each `sequences` rows of `batch`; `weights` float32[rows] scale the losses."""
+        return self.losses(map(self.step, self.minibatches(batch, weights)))
+
+    def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Update the critics, then policy and temperature, then the target critics."""
+        states = prepared(self.policy, batch)
+        with torch.no_grad():
+            outputs = remembered(self.policy, batch, states)
+        loss, priorities = self._improve_critics(batch, outputs, self.noise(outputs[..., 0].numel()))
+        (policy_loss,) = self._improve_policy(batch, states, self.noise(batch.mask.numel()))
+        self.report(policy_loss=policy_loss, temperature=self.temperature.alpha)
+        self._q.move_target(self._settings.target_rate)
+        self.updates += 1
+        return loss, priorities
+
+    def _critic_loss(self, batch: Batch, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """L_Q, and the priorities, float32[B].
+
+        outputs: of the policy's cell, float32[P, B, U]. noise: standard normal, float32[P * B, components].
+        """
+        observations, read, shape = batch.observations.flatten(0, 1), outputs.flatten(0, 1), batch.mask.shape
+        with torch.no_grad():
+            alpha = self.temperature.alpha
+            actions, log_probabilities = sample_of(self.policy.computed(observations, read), noise)
+            values = self._q.target(observations, torch.cat((read, actions), 1)).amin(0)
+            entropies = -alpha * log_probabilities.view(outputs.shape[:2])
+            following = bootstrapped(values.view(entropies.shape) + entropies, batch)
+            targets = batch.returns + batch.bootstrap_discounts * following
+            if "between_discounts" in batch:
+                windows = entropies[1:].unfold(0, batch.between_discounts.shape[-1], 1)[: len(targets)]
+                targets = targets + (batch.between_discounts * windows).sum(-1)
+        acted = self.policy.scale.normalize(batch.actions.flatten(0, 1))
+        rows = slice(0, targets.numel())
+        errors = targets - self._q(observations[rows], torch.cat((read[rows], acted), 1)).view(2, *shape)
+        squares = 0.5 * errors.square().sum(0)
+        return mean_of_trained(squares, batch), priorities_of(errors.detach().abs().mean(0), batch)
+
+    def _policy_loss(self, batch: Batch, states: Tensor, noise: Tensor) -> tuple[Tensor]:  # type: ignore[override]
+        """L_pi + L_alpha. states: after the burn-in. noise: standard normal, float32[R * B, components]."""
+        steps, shape = len(batch.mask), batch.mask.shape
+        read = remembered(self.policy, batch, states, steps).flatten(0, 1)
+        observations = batch.observations[:steps].flatten(0, 1)
+        actions, log_probabilities = sample_of(self.policy.computed(observations, read), noise)
+        values = self._q.network.judge(observations, torch.cat((read.detach(), actions), 1)).amin(0)
+        losses = self.temperature.alpha * log_probabilities - values
+        mean = mean_of_trained(log_probabilities.detach().view(shape), batch, weighted=False)
+        return (mean_of_trained(losses.view(shape), batch, weighted=False) + self.temperature.loss(mean),)
+
+    @property
+    def flops(self) -> Flops:
+        """FLOPs of the policy over whole sequences, of the targets, of both critics, and of the policy's update."""
+        memory, actor, critics = self._config.memory, self._pi.cost, self._q.cost
+        trained, later = memory.sequence_length, memory.sequence_length + self.n_step
+        policy = (memory.burn_in + later + 3 * trained) * actor
+        return Flops(action=actor, update=self.sequences * (policy + (later + 4 * trained) * critics))

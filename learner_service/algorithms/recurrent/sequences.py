@@ -1,0 +1,123 @@
+"""Base class of algorithms that train on sequences from the replay.
+
+The first `burn_in` steps of a sequence compute the state from its stored one, without gradient (Kapturowski et al.
+2019, "Recurrent Experience Replay in Distributed Reinforcement Learning", section 3). The policy on its way has other
+parameters than the policy that acted, so its states differ from the stored ones. The later steps are trained.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from learner_service.algorithms.base import on_device
+from learner_service.algorithms.gradient import GradientAlgorithm
+from learner_service.batch import Batch
+
+# Share of the largest error in a sequence's priority (Kapturowski et al. 2019, section 2.3).
+_ETA = 0.9
+# Columns that have no steps.
+_ONCE = ("states", "weights")
+
+
+class SequenceAlgorithm(GradientAlgorithm):
+    """A `GradientAlgorithm` that trains on sequences; see `replay.recurrent.assemble_sequences`.
+
+    Time is the first dimension of a minibatch. P is the number of observations after the burn-in, R that of trained
+    steps. The columns `observations` and `begins` are cut into those before the training, with the prefix `early_`,
+    and the others.
+    """
+
+    has_memory: ClassVar[bool] = True
+
+    @cached_property
+    def can_record(self) -> bool:
+        """Never, because each step of a cell would be an operation of the recording."""
+        return False
+
+    @property
+    def sequences(self) -> int:
+        """Sequences per gradient update."""
+        return self._config.memory.sequences(self.batch_size)
+
+    def states(self, batch: Batch) -> NDArray[np.float32]:
+        """The present policy's states before each observation of a batch from the replay, float32[B, L + 1, S]."""
+        columns = batch.without("mask").map(lambda column: torch.from_numpy(column).to(self._device))
+        observations = self._unpacked(columns.observations).transpose(0, 1)
+        with torch.no_grad():
+            found: Tensor = self.unrolling(observations, columns.states, columns.begins.transpose(0, 1)).states
+        return found[:-1].transpose(0, 1).cpu().numpy()
+
+    @property
+    def unrolling(self) -> Any:
+        """The `unrolled` of the policy."""
+        policy: Any = self.policy
+        return policy.unrolled
+
+    def minibatches(self, batch: Batch, weights: NDArray[np.float32]) -> Iterator[Batch]:
+        """The sequences of each update, with time first."""
+        rows = on_device(batch, weights, self.sequences, self._device)
+        rows = rows.with_columns(observations=self._unpacked(rows.observations))
+        for part in rows.split(self.sequences):
+            yield self._with_time_first(part)
+
+    def _with_time_first(self, part: Batch) -> Batch:
+        burn_in = self._config.memory.burn_in
+        columns = {
+            name: column if name in _ONCE else column.transpose(0, 1).contiguous()
+            for name, column in part.columns.items()
+        }
+        for name in ("observations", "begins"):
+            columns[f"early_{name}"], columns[name] = columns[name][:burn_in], columns[name][burn_in:]
+        columns["bootstrap_steps"] = columns["bootstrap_steps"] - burn_in
+        columns["mask"] = columns["mask"].to(torch.float32)
+        return Batch(**columns)
+
+    def _unpacked(self, observations: Tensor) -> Tensor:
+        """Observations [B, L + 1, *policy_observation], unpacked if they consist of several arrays."""
+        if self._leaves is None:
+            return observations
+        return self._leaves.unpacked(observations.flatten(0, 1)).unflatten(0, observations.shape[:2])
+
+
+def prepared(network: Any, batch: Batch) -> Tensor:
+    """The states of a network after the burn-in, float32[B, S], without gradient."""
+    states: Tensor = batch.states
+    if len(batch.early_begins):
+        with torch.no_grad():
+            states = network.unrolled(batch.early_observations, states, batch.early_begins).states[-1]
+    return states
+
+
+def remembered(network: Any, batch: Batch, states: Tensor, steps: int | None = None) -> Tensor:
+    """The outputs of a network's cell at the first `steps` observations after the burn-in, float32[steps, B, U].
+
+    states: of `prepared`. All P observations by default.
+    """
+    outputs: Tensor = network.unrolled(batch.observations[:steps], states, batch.begins[:steps]).outputs
+    return outputs
+
+
+def bootstrapped(values: Tensor, batch: Batch) -> Tensor:
+    """The values after the windows of trained steps, [R, B], of values at all observations, [P, B]."""
+    return values.gather(0, batch.bootstrap_steps)
+
+
+def mean_of_trained(losses: Tensor, batch: Batch, weighted: bool = True) -> Tensor:
+    """The mean over the trained steps that exist, of [R, B]. weighted: with the weights of their sequences."""
+    weights = batch.mask * batch.weights if weighted else batch.mask
+    return (weights * losses).sum() / batch.mask.sum().clamp(min=1.0)
+
+
+def priorities_of(errors: Tensor, batch: Batch) -> Tensor:
+    """One priority for each sequence, float32[B], from the errors of its trained steps, [R, B].
+
+    eta max |delta| + (1 - eta) mean |delta| with eta = 0.9 (Kapturowski et al. 2019, section 2.3).
+    """
+    errors = errors * batch.mask
+    mean = errors.sum(0) / batch.mask.sum(0).clamp(min=1.0)
+    return _ETA * errors.amax(0) + (1 - _ETA) * mean
