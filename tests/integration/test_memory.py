@@ -21,7 +21,7 @@ def _modules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("algorithm", "kind"), [("ppo", "gru"), ("impala", "lstm")])
+@pytest.mark.parametrize(("algorithm", "kind"), [("ppo", "gru"), ("impala", "lstm"), ("dqn", "gru")])
 def test_a_run_trains_and_evaluates_a_policy_with_memory(tmp_path: Path, algorithm: str, kind: str) -> None:
     memory = ("--algorithm", algorithm, "--memory", kind, "--memory.units", "32")
     run = TrainingRun.start(tmp_path / "run", *memory, *WITHOUT_VELOCITIES, *SHORT)
@@ -49,8 +49,9 @@ def test_a_run_trains_and_evaluates_a_policy_with_memory(tmp_path: Path, algorit
 
 
 @pytest.mark.timeout(240)
-def test_an_interrupted_run_resumes_with_its_memory(tmp_path: Path) -> None:
-    memory = ("--algorithm", "ppo", "--memory", "gru", "--memory.units", "16", "--actors", "2")
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_an_interrupted_run_resumes_with_its_memory(tmp_path: Path, algorithm: str) -> None:
+    memory = ("--algorithm", algorithm, "--memory", "gru", "--memory.units", "16", "--actors", "2")
     run = TrainingRun.start(tmp_path / "run", *memory, *WITHOUT_VELOCITIES, *ENDLESS)
     status = run.until(trained(60))
     run.signal(signal.SIGTERM)

@@ -54,9 +54,14 @@ def test_the_short_form_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> No
         ({"memory": "gruu"}, "setting 'memory.kind': expected one of none, gru, lstm, got 'gruu'"),
         ({"memory": {"units": 0}}, f"expected a whole number from 1 to {MAX_STATE // 2:,}, got 0"),
         ({"memory": 5}, "setting 'memory': expected a section of settings"),
-        ({"memory": "gru", "algorithm": "d4pg"}, "expected an algorithm with memory (ppo, impala), got d4pg"),
+        ({"memory": "gru", "algorithm": "d4pg"}, "expected an algorithm with memory (dqn, td3, sac, ppo, impala), got d4pg"),
         ({"memory": "gru", "algorithm": "xqc"}, "give --memory none"),
         ({"memory": "gru", "learner": {"compile": True}}, "leave learner.compile out"),
+        ({"memory": "gru", "algorithm": "sac", "sparsity": {"method": "rlx2"}}, "give --no-dynamic-capacity.enabled"),
+        (
+            {"memory": {"kind": "gru", "burn_in": 400}, "algorithm": "dqn", "replay": {"capacity": 5000}},
+            "replay.capacity must be at least",
+        ),
     ],
 )
 def test_wrong_settings_are_refused_in_one_line(given: dict[str, Any], fact: str) -> None:
@@ -82,6 +87,11 @@ def test_settings_without_effect_are_reported() -> None:
     memory = {"kind": "gru", "burn_in": 3, "sequence_length": 9, "units": 64}
     assert in_vain(algorithm="ppo", memory=memory) == {"memory.burn_in": "the algorithm is ppo"}
     assert in_vain(algorithm="impala", memory=memory).keys() == {"memory.burn_in", "memory.sequence_length"}
+
+
+@pytest.mark.parametrize(("batch_size", "sequences"), [(1, 1), (40, 1), (41, 2), (256, 7)])
+def test_a_batch_has_whole_sequences(batch_size: int, sequences: int) -> None:
+    assert MemoryConfig(kind="gru", sequence_length=40).sequences(batch_size) == sequences
 
 
 @pytest.mark.parametrize(("kind", "size"), [("none", 0), ("gru", 64), ("lstm", 128)])
