@@ -46,17 +46,13 @@ class SequenceAlgorithm(GradientAlgorithm):
 
     def states(self, batch: Batch) -> NDArray[np.float32]:
         """The present policy's states before each observation of a batch from the replay, float32[B, L + 1, S]."""
-        columns = batch.without("mask").map(lambda column: torch.from_numpy(column).to(self._device))
-        observations = self._unpacked(columns.observations).transpose(0, 1)
+        columns = (batch.observations, batch.states, batch.begins)
+        observations, states, begins = (torch.from_numpy(column).to(self._device) for column in columns)
+        network: Any = self.policy
         with torch.no_grad():
-            found: Tensor = self.unrolling(observations, columns.states, columns.begins.transpose(0, 1)).states
-        return found[:-1].transpose(0, 1).cpu().numpy()
-
-    @property
-    def unrolling(self) -> Any:
-        """The `unrolled` of the policy."""
-        policy: Any = self.policy
-        return policy.unrolled
+            unrolled = network.unrolled(self._unpacked(observations).transpose(0, 1), states, begins.transpose(0, 1))
+        found: NDArray[np.float32] = unrolled.states[:-1].transpose(0, 1).cpu().numpy()
+        return found
 
     def minibatches(self, batch: Batch, weights: NDArray[np.float32]) -> Iterator[Batch]:
         """The sequences of each update, with time first."""
