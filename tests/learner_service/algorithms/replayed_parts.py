@@ -64,7 +64,7 @@ def random_sequences(config: RunConfig, spec: EnvironmentSpec, n_step: int, wind
 
 @dataclass
 class Learning:
-    """An algorithm that learns the cue task from its replay.
+    """An algorithm that learns the cue task from its replay. With continuous actions, larger ones have more reward.
 
     explore: chance of a random action.
     """
@@ -98,6 +98,8 @@ class Learning:
             actions = self._actions(observations[-1])
             chosen = actions if self._spec.sizes else (actions[:, 0] > 0).astype(int)
             rewards, terminated, valid = self._task.step(chosen)
+            if not self._spec.sizes:
+                rewards = rewards * np.abs(actions[:, 0])
             self.right += (rewards[terminated] > 0).tolist()
             self._states[~valid] = 0.0
             self._ages = np.where(valid, self._ages + 1, 0).astype(np.uint8)
