@@ -249,8 +249,8 @@ class RunConfig(Settings):
         self.memory.check_replay(replay.capacity, environments, length, n_step)
         if self.memory and self.asks_for_greedy_actions:
             raise ValueError(
-                f"memory.kind {self.memory.kind} and a replay of dynamic capacity exclude each other: it compares single "
-                "steps; give --no-dynamic-capacity.enabled"
+                f"memory.kind {self.memory.kind} and a replay of dynamic capacity exclude each other, because it "
+                "compares single steps; give --no-dynamic-capacity.enabled"
             )
         if section is not None and (most := self.actor.max_steps_per_policy):
             updates = self.publication.period_updates

@@ -11,8 +11,11 @@ m is n, or less where the episode ends or the next step is not stored. The boots
 state. |delta_i| is the transition's new priority. theta^- is a copy of theta, renewed every `target_update_period`
 updates.
 
-With `value_rescaling`, Q is on another scale: y_i = h(sum_{k<m} gamma^k r_{t+k} + gamma^m h^-1(Q(s_{t+m}, a*; theta^-)))
-with h of `rescaled` (Pohlen et al. 2018, arXiv 1805.11593). Rewards then need no clipping.
+With `value_rescaling`, Q is on another scale (Pohlen et al. 2018, arXiv 1805.11593), with h of `rescaled`:
+
+    y_i    = h(sum_{k<m} gamma^k r_{t+k} + gamma^m h^-1(Q(s_{t+m}, a*; theta^-)))
+
+Rewards then need no clipping.
 """
 
 from functools import partial

@@ -9,13 +9,9 @@ from learner_service.replay.moments import ObservationMoments
 from learner_service.replay.n_step import Returns, assemble, empty_batch
 from learner_service.replay.prefetch import Drawn, Prefetcher
 from learner_service.replay.rate_limiter import RateLimiter
-from learner_service.replay.recurrent import (
-    SequenceReplay,
-    SequenceSampler,
-    SequenceShape,
-    empty_sequences,
-    transitions_of,
-)
+from learner_service.replay.recurrent.buffer import SequenceReplay
+from learner_service.replay.recurrent.sampler import SequenceSampler
+from learner_service.replay.recurrent.sequences import SequenceShape, empty_sequences, transitions_of
 from learner_service.replay.samplers import PrioritizedSampler, Sampled, Sampler, UniformSampler
 from learner_service.replay.segment_buffer import SegmentBuffer
 from learner_service.replay.storage.sequences import MOST_ACTORS, LastSequences, SegmentSource, actor_key

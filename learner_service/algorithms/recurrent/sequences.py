@@ -77,7 +77,8 @@ class SequenceAlgorithm(GradientAlgorithm):
         """Observations [B, L + 1, *policy_observation], unpacked if they consist of several arrays."""
         if self._leaves is None:
             return observations
-        return self._leaves.unpacked(observations.flatten(0, 1)).unflatten(0, observations.shape[:2])
+        unpacked: Tensor = self._leaves.unpacked(observations.flatten(0, 1))
+        return unpacked.view(*observations.shape[:2], *unpacked.shape[1:])
 
 
 def prepared(network: Any, batch: Batch) -> Tensor:
@@ -106,7 +107,8 @@ def bootstrapped(values: Tensor, batch: Batch) -> Tensor:
 def mean_of_trained(losses: Tensor, batch: Batch, weighted: bool = True) -> Tensor:
     """The mean over the trained steps that exist, of [R, B]. weighted: with the weights of their sequences."""
     weights = batch.mask * batch.weights if weighted else batch.mask
-    return (weights * losses).sum() / batch.mask.sum().clamp(min=1.0)
+    mean: Tensor = (weights * losses).sum() / batch.mask.sum().clamp(min=1.0)
+    return mean
 
 
 def priorities_of(errors: Tensor, batch: Batch) -> Tensor:
@@ -115,5 +117,5 @@ def priorities_of(errors: Tensor, batch: Batch) -> Tensor:
     eta max |delta| + (1 - eta) mean |delta| with eta = 0.9 (Kapturowski et al. 2019, section 2.3).
     """
     errors = errors * batch.mask
-    mean = errors.sum(0) / batch.mask.sum(0).clamp(min=1.0)
+    mean: Tensor = errors.sum(0) / batch.mask.sum(0).clamp(min=1.0)
     return _ETA * errors.amax(0) + (1 - _ETA) * mean

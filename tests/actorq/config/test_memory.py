@@ -54,7 +54,10 @@ def test_the_short_form_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> No
         ({"memory": "gruu"}, "setting 'memory.kind': expected one of none, gru, lstm, got 'gruu'"),
         ({"memory": {"units": 0}}, f"expected a whole number from 1 to {MAX_STATE // 2:,}, got 0"),
         ({"memory": 5}, "setting 'memory': expected a section of settings"),
-        ({"memory": "gru", "algorithm": "d4pg"}, "expected an algorithm with memory (dqn, td3, sac, ppo, impala), got d4pg"),
+        (
+            {"memory": "gru", "algorithm": "d4pg"},
+            "expected an algorithm with memory (dqn, td3, sac, ppo, impala), got d4pg",
+        ),
         ({"memory": "gru", "algorithm": "xqc"}, "give --memory none"),
         ({"memory": "gru", "learner": {"compile": True}}, "leave learner.compile out"),
         ({"memory": "gru", "algorithm": "sac", "sparsity": {"method": "rlx2"}}, "give --no-dynamic-capacity.enabled"),

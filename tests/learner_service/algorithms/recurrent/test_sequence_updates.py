@@ -140,7 +140,7 @@ def test_steps_outside_of_the_mask_have_no_effect(chosen: tuple[str, str]) -> No
 
 
 def test_an_update_knows_nothing_of_earlier_episodes(chosen: tuple[str, str]) -> None:
-    """All sequences begin an episode with the first trained step, so the burn-in and the stored state have no effect."""
+    """All sequences begin an episode with the first trained step, so neither burn-in nor stored state has an effect."""
     one, other = made(*chosen), made(*chosen)
     batch, weights = sequences(one), np.ones(SIZE, np.float32)
     batch.begins[:, 3] = True
@@ -185,9 +185,12 @@ def test_a_priority_is_nine_tenths_of_the_largest_error_and_a_tenth_of_the_mean(
 
 
 def test_flops_count_the_burn_in(chosen: tuple[str, str]) -> None:
-    short, long = made(*chosen), make_algorithm(
-        run_of(chosen[0], {"kind": chosen[1], **MEMORY, "burn_in": 30}, batch_size=20, n_step=N_STEP),
-        spec_of(chosen[0]),
-        DEVICE,
+    short, long = (
+        made(*chosen),
+        make_algorithm(
+            run_of(chosen[0], {"kind": chosen[1], **MEMORY, "burn_in": 30}, batch_size=20, n_step=N_STEP),
+            spec_of(chosen[0]),
+            DEVICE,
+        ),
     )
     assert long.flops.update.now > short.flops.update.now > 0

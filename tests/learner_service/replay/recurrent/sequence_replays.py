@@ -6,7 +6,14 @@ from pathlib import Path
 import numpy as np
 
 from learner_service.replay import RateLimiter, ReplayStore, Returns, SequenceReplay, SequenceSampler, SequenceShape
-from tests.learner_service.replay.recurrent.coded_actor import CODED, STATE, CodedActor, assert_sequence, firsts, stop_of
+from tests.learner_service.replay.recurrent.coded_actor import (
+    CODED,
+    STATE,
+    CodedActor,
+    assert_sequence,
+    firsts,
+    stop_of,
+)
 
 RETURNS = Returns(n_step=3, discount=0.9, windows=True)
 SHAPE = SequenceShape(burn_in=5, trained=7, tail=2, state_size=2)
