@@ -1,12 +1,13 @@
 """Settings of a policy's memory: a recurrent cell between the hidden layers and the head."""
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from actorq.config.algorithms import ALGORITHMS
 from actorq.config.numbers import PositiveInt, Whole
-from actorq.config.settings import Settings
+from actorq.config.settings import Settings, merged
 from actorq.domain.columns import state_column
 from actorq.domain.limits import MAX_STATE
 from actorq.domain.spaces import EnvironmentSpec
@@ -15,6 +16,29 @@ from actorq.errors import UserError
 MemoryKind = Literal["none", "gru", "lstm"]
 # Arrays of `units` numbers in a cell's state.
 _PARTS = {"none": 0, "gru": 1, "lstm": 2}
+
+# Presets for policies with memory, over the other presets. Steps of one sequence resemble each other, so a batch has
+# more steps than a batch of single transitions.
+WITH_MEMORY: dict[str, dict[str, Any]] = {
+    "dqn": {"dqn": {"batch_size": 640}, "rate_limiter": {"samples_per_insert": 64.0}},
+}
+WITH_MEMORY_OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
+    ("dqn", "CartPole"): {
+        "max_environment_steps": 200_000,
+        "dqn": {"learning_rate": 1e-3},
+        "replay": {"capacity": 50_000},
+    },
+}
+
+
+def preset_with_memory(memory: object, algorithm: object, family: str) -> dict[str, Any]:
+    """The settings of an algorithm with memory on a family of environments; empty without memory.
+
+    memory: the given settings of the section.
+    """
+    if not isinstance(memory, Mapping) or memory.get("kind", "none") == "none" or not isinstance(algorithm, str):
+        return {}
+    return merged(WITH_MEMORY.get(algorithm, {}), WITH_MEMORY_OF_FAMILY.get((algorithm, family), {}))
 
 
 class MemoryConfig(Settings):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from actorq.config.memory import WITH_MEMORY, WITH_MEMORY_OF_FAMILY, preset_with_memory
 from actorq.config.presets_on_policy import IMPALA_OF_FAMILY, ON_POLICY, PPO_OF_FAMILY
 from actorq.config.settings import flat, merged
 
@@ -263,7 +264,9 @@ def with_preset(tree: Mapping[str, Any]) -> dict[str, Any]:
     algorithm = family_of(environment).algorithm if given is None else given
     name = tree.get("preset", STANDARD)
     below = preset(algorithm, environment, name) if isinstance(algorithm, str) and isinstance(name, str) else {}
-    return merged(below, {**tree, "algorithm": algorithm})
+    memory = tree.get("memory") if name == STANDARD else None
+    remembering = preset_with_memory(memory, algorithm, family_of(environment).name)
+    return merged(below, remembering, {**tree, "algorithm": algorithm})
 
 
 def descriptions() -> Iterator[tuple[str, str]]:
@@ -272,6 +275,7 @@ def descriptions() -> Iterator[tuple[str, str]]:
         ("", _OF_ALGORITHM, _OF_FAMILY, _WITHOUT),
         (f", {DATA_RICH}", _DATA_RICH_OF_ALGORITHM, _DATA_RICH_OF_FAMILY, ()),
         (f", {AUTO}", _AUTO_OF_ALGORITHM, {}, ()),
+        (", with memory", WITH_MEMORY, WITH_MEMORY_OF_FAMILY, ()),
     ):
         for algorithm, settings in of_algorithm.items():
             yield f"{algorithm}{suffix}", _flags(settings)

@@ -113,3 +113,14 @@ def test_the_descriptions_name_settings_by_their_flags() -> None:
         if name != "dqn on CartPole":
             assert {part.split(" ")[0] for part in text.split(", ")} <= flags, name
     assert "replay.clip-rewards 1" in described["dqn on Atari"]
+
+
+def test_a_policy_with_memory_has_a_preset_of_its_own() -> None:
+    plain, remembering = RunConfig(), RunConfig.model_validate({"memory": "gru"})
+    assert plain.dqn.learning_rate == 1e-2
+    assert remembering.dqn.learning_rate == 1e-3
+    assert remembering.dqn.batch_size > plain.dqn.batch_size
+    assert RunConfig.model_validate({"memory": "none"}).dqn == plain.dqn
+    given = RunConfig.model_validate({"memory": "gru", "dqn": {"learning_rate": 0.5}})
+    assert given.dqn.learning_rate == 0.5
+    assert given.dqn.batch_size == remembering.dqn.batch_size
