@@ -1,7 +1,8 @@
 """SAC with memory (Ni et al. 2022, arXiv 2110.05038): its update at each trained step of sequences.
 
-The policy's cell is the only one. The critics read the cell's output, without gradient, beside the observation. The
-present policy computes it, from the stored state of the sequence.
+The policy's cell is the only one. The critics read the cell's output beside the observation. The present policy
+computes it, from the stored state of the sequence. L_Q and L_pi both train the cell, so that it remembers what values
+depend on. Both losses use the networks from before the update.
 """
 
 from functools import partial
@@ -42,12 +43,16 @@ class RecurrentSAC(SequenceAlgorithm, SAC):
         return self.losses(map(self.step, self.minibatches(batch, weights)))
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Update the critics, then policy and temperature, then the target critics."""
-        states = prepared(self.policy, batch)
-        with torch.no_grad():
-            outputs = remembered(self.policy, batch, states)
-        loss, priorities = self._improve_critics(batch, outputs, self.noise(outputs[..., 0].numel()))
-        (policy_loss,) = self._improve_policy(batch, states, self.noise(batch.mask.numel()))
+        """Update policy, temperature and critics together, then the target critics."""
+        following, drawn = self.noise(batch.begins.numel()), self.noise(batch.mask.numel())
+
+        def losses() -> tuple[Tensor, ...]:
+            outputs = remembered(self.policy, batch, prepared(self.policy, batch))
+            loss, priorities = self._critic_loss(batch, outputs, following)
+            (policy_loss,) = self._policy_loss(batch, outputs[: len(batch.mask)], drawn)
+            return loss + policy_loss, loss.detach(), policy_loss.detach(), priorities
+
+        loss, policy_loss, priorities = self.descend_together((self._pi, self._q), losses)
         self.report(policy_loss=policy_loss, temperature=self.temperature.alpha)
         self._q.move_target(self._settings.target_rate)
         self.updates += 1
@@ -75,11 +80,13 @@ class RecurrentSAC(SequenceAlgorithm, SAC):
         squares = 0.5 * errors.square().sum(0)
         return mean_of_trained(squares, batch), priorities_of(errors.detach().abs().mean(0), batch)
 
-    def _policy_loss(self, batch: Batch, states: Tensor, noise: Tensor) -> tuple[Tensor]:  # type: ignore[override]
-        """L_pi + L_alpha. states: after the burn-in. noise: standard normal, float32[R * B, components]."""
-        steps, shape = len(batch.mask), batch.mask.shape
-        read = remembered(self.policy, batch, states, steps).flatten(0, 1)
-        observations = batch.observations[:steps].flatten(0, 1)
+    def _policy_loss(self, batch: Batch, outputs: Tensor, noise: Tensor) -> tuple[Tensor]:  # type: ignore[override]
+        """L_pi + L_alpha.
+
+        outputs: of the policy's cell, float32[R, B, U]. noise: standard normal, float32[R * B, components].
+        """
+        shape, read = batch.mask.shape, outputs.flatten(0, 1)
+        observations = batch.observations[: len(batch.mask)].flatten(0, 1)
         actions, log_probabilities = sample_of(self.policy.computed(observations, read), noise)
         values = self._q.network.judge(observations, torch.cat((read.detach(), actions), 1)).amin(0)
         losses = self.temperature.alpha * log_probabilities - values
@@ -91,5 +98,5 @@ class RecurrentSAC(SequenceAlgorithm, SAC):
         """FLOPs of the policy over whole sequences, of the targets, of both critics, and of the policy's update."""
         memory, actor, critics = self._config.memory, self._pi.cost, self._q.cost
         trained, later = memory.sequence_length, memory.sequence_length + self.n_step
-        policy = (memory.burn_in + later + 3 * trained) * actor
+        policy = (memory.burn_in + 3 * later) * actor
         return Flops(action=actor, update=self.sequences * (policy + (later + 4 * trained) * critics))

@@ -5,7 +5,8 @@ The first `burn_in` steps of a sequence compute the state from its stored one, w
 parameters than the policy that acted, so its states differ from the stored ones. The later steps are trained.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from learner_service.algorithms.base import on_device
 from learner_service.algorithms.gradient import GradientAlgorithm
+from learner_service.algorithms.trained import Minimizer, TrainedNetwork
 from learner_service.batch import Batch
 
 # Share of the largest error in a sequence's priority (Kapturowski et al. 2019, section 2.3).
@@ -54,6 +56,22 @@ class SequenceAlgorithm(GradientAlgorithm):
         found: NDArray[np.float32] = unrolled.states[:-1].transpose(0, 1).cpu().numpy()
         return found
 
+    @staticmethod
+    def descend_together(
+        networks: Sequence[TrainedNetwork[Any]], loss: Callable[[], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        """Make one gradient step of several networks on one loss. Returns the further tensors of `loss`."""
+
+        def differentiate() -> tuple[Tensor, ...]:
+            total, *others = loss()
+            with ExitStack() as gradients:
+                for network in networks:
+                    gradients.enter_context(network.parameters[0].new_gradient())
+                torch.autograd.backward(total)
+            return tuple(others)
+
+        return Minimizer.step_together(networks, differentiate, None)
+
     def minibatches(self, batch: Batch, weights: NDArray[np.float32]) -> Iterator[Batch]:
         """The sequences of each update, with time first."""
         rows = on_device(batch, weights, self.sequences, self._device)
@@ -90,12 +108,9 @@ def prepared(network: Any, batch: Batch) -> Tensor:
     return states
 
 
-def remembered(network: Any, batch: Batch, states: Tensor, steps: int | None = None) -> Tensor:
-    """The outputs of a network's cell at the first `steps` observations after the burn-in, float32[steps, B, U].
-
-    states: of `prepared`. All P observations by default.
-    """
-    outputs: Tensor = network.unrolled(batch.observations[:steps], states, batch.begins[:steps]).outputs
+def remembered(network: Any, batch: Batch, states: Tensor) -> Tensor:
+    """The outputs of a network's cell after the burn-in, float32[P, B, U]. states: of `prepared`."""
+    outputs: Tensor = network.unrolled(batch.observations, states, batch.begins).outputs
     return outputs
 
 

@@ -1,7 +1,8 @@
 """TD3 with memory (Ni et al. 2022, arXiv 2110.05038): its update at each trained step of sequences.
 
-Only the policy and its target network have a cell. The critics read the output of the policy's cell, without gradient,
-beside the observation. The target policy computes its own states, from the same stored ones.
+Only the policy and its target network have a cell. The critics read the output of the policy's cell beside the
+observation. The target policy computes its own states, from the same stored ones. When the policy is updated, L and J
+both train the cell, so that it remembers what values depend on. Both use the networks from before the update.
 """
 
 from functools import partial
@@ -40,17 +41,24 @@ class RecurrentTD3(SequenceAlgorithm, TD3):
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Update the critics. Every `policy_delay`-th time, also update the policy and all targets."""
-        states = prepared(self.policy, batch)
-        with torch.no_grad():
-            outputs = remembered(self.policy, batch, states)
-        targets = self._smoothed_targets(batch, outputs, self.noise(outputs[..., 0].numel()))
-        loss, priorities = self._improve_critics(batch, outputs, *targets)
+        noise = self.noise(batch.begins.numel())
         self.updates += 1
-        if self.updates % self._settings.policy_delay == 0:
-            (policy_loss,) = self._improve_policy(batch, states)
-            self.report(policy_loss=policy_loss)
-            self._pi.move_target(self._settings.target_rate)
-            self._q.move_target(self._settings.target_rate)
+        if self.updates % self._settings.policy_delay:
+            with torch.no_grad():
+                outputs = remembered(self.policy, batch, prepared(self.policy, batch))
+            loss, priorities = self._improve_critics(batch, outputs, *self._targets(batch, outputs, noise))
+            return loss, priorities
+
+        def losses() -> tuple[Tensor, ...]:
+            outputs = remembered(self.policy, batch, prepared(self.policy, batch))
+            loss, priorities = self._critic_loss(batch, outputs, *self._targets(batch, outputs, noise))
+            (policy_loss,) = self._policy_loss(batch, outputs[: len(batch.mask)])
+            return loss + policy_loss, loss.detach(), policy_loss.detach(), priorities
+
+        loss, policy_loss, priorities = self.descend_together((self._pi, self._q), losses)
+        self.report(policy_loss=policy_loss)
+        self._pi.move_target(self._settings.target_rate)
+        self._q.move_target(self._settings.target_rate)
         return loss, priorities
 
     def _targets(self, batch: Batch, outputs: Tensor, noise: Tensor) -> tuple[Tensor]:  # type: ignore[override]
@@ -77,11 +85,10 @@ class RecurrentTD3(SequenceAlgorithm, TD3):
         errors = targets - self._q(batch.observations.flatten(0, 1)[rows], read).view(2, *targets.shape)
         return mean_of_trained(errors.square().sum(0), batch), priorities_of(errors.detach().abs().mean(0), batch)
 
-    def _policy_loss(self, batch: Batch, states: Tensor) -> tuple[Tensor]:  # type: ignore[override]
-        """-J. states: after the burn-in."""
-        steps = len(batch.mask)
-        read = remembered(self.policy, batch, states, steps).flatten(0, 1)
-        observations = batch.observations[:steps].flatten(0, 1)
+    def _policy_loss(self, batch: Batch, outputs: Tensor) -> tuple[Tensor]:  # type: ignore[override]
+        """-J. outputs: of the policy's cell, float32[R, B, U]."""
+        read = outputs.flatten(0, 1)
+        observations = batch.observations[: len(batch.mask)].flatten(0, 1)
         acted = torch.cat((read.detach(), self.policy.squashed(observations, read)), 1)
         values = self._q.network.judge(observations, acted, critics=1)
         return (-mean_of_trained(values.view(batch.mask.shape), batch, weighted=False),)

@@ -129,6 +129,26 @@ def test_the_critics_read_the_present_state_of_the_policy(name: str) -> None:
     np.testing.assert_allclose(losses.priorities, 0.9 * errors.max(1) + 0.1 * mean, rtol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_the_loss_of_the_critics_trains_the_cell(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = made(name, "gru", **({"policy_delay": 1} if name == "td3" else {}))
+    monkeypatch.setattr(algorithm, "_policy_loss", lambda *given: (torch.zeros((), device=DEVICE),))
+    before = {key: value.clone() for key, value in algorithm.policy.named_parameters()}
+    algorithm.update(sequences(algorithm), np.ones(SIZE, np.float32))
+    after = dict(algorithm.policy.named_parameters())
+    changed = {key.partition(".")[0] for key in before if not torch.equal(before[key], after[key])}
+    assert changed == {"torso", "memory"}
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+def test_td3_moves_its_policy_only_after_the_delay(delayed: bool) -> None:
+    td3 = made("td3", "gru", policy_delay=2)
+    td3.updates = int(delayed)
+    before = td3._pi.parameters[0].vector.clone()
+    td3.update(sequences(td3), np.ones(SIZE, np.float32))
+    assert torch.equal(before, td3._pi.parameters[0].vector) is not delayed
+
+
 def test_steps_outside_of_the_mask_have_no_effect(chosen: tuple[str, str]) -> None:
     one, other = made(*chosen), made(*chosen)
     batch, weights = sequences(one), np.ones(SIZE, np.float32)
