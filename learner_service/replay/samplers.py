@@ -197,7 +197,8 @@ class PrioritizedSampler(Sampler):
 
     def _candidates(self, rows: slice | NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these rows may be drawn."""
-        return self._store.flags[rows] & VALID != 0
+        valid: NDArray[np.bool_] = self._store.flags[rows] & VALID != 0
+        return valid
 
     def _masses(self, priorities: NDArray[np.float32] | np.float32) -> NDArray[np.float64]:
         return np.power(priorities, self._alpha, dtype=np.float64)

@@ -1,6 +1,6 @@
 """Updates on sequences equal a computation one step at a time, and have their memory only from their own episode."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -205,12 +205,7 @@ def test_a_priority_is_nine_tenths_of_the_largest_error_and_a_tenth_of_the_mean(
 
 
 def test_flops_count_the_burn_in(chosen: tuple[str, str]) -> None:
-    short, long = (
-        made(*chosen),
-        make_algorithm(
-            run_of(chosen[0], {"kind": chosen[1], **MEMORY, "burn_in": 30}, batch_size=20, n_step=N_STEP),
-            spec_of(chosen[0]),
-            DEVICE,
-        ),
-    )
+    name, kind = chosen
+    longer = run_of(name, {"kind": kind, **MEMORY, "burn_in": 30}, batch_size=20, n_step=N_STEP)
+    short, long = made(name, kind), cast(Any, make_algorithm(longer, spec_of(name), DEVICE))
     assert long.flops.update.now > short.flops.update.now > 0
