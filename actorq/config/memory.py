@@ -18,15 +18,23 @@ MemoryKind = Literal["none", "gru", "lstm"]
 _PARTS = {"none": 0, "gru": 1, "lstm": 2}
 
 # Presets for policies with memory, over the other presets. Steps of one sequence resemble each other, so a batch has
-# more steps than a batch of single transitions.
+# more steps than a batch of single transitions, or short sequences.
+_SHORT_SEQUENCES: dict[str, Any] = {"memory": {"burn_in": 4, "sequence_length": 16}, "actor": {"segment_length": 16}}
 WITH_MEMORY: dict[str, dict[str, Any]] = {
     "dqn": {"dqn": {"batch_size": 640}, "rate_limiter": {"samples_per_insert": 64.0}},
+    "sac": _SHORT_SEQUENCES,
+    "td3": _SHORT_SEQUENCES,
 }
 WITH_MEMORY_OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
     ("dqn", "CartPole"): {
         "max_environment_steps": 200_000,
         "dqn": {"learning_rate": 1e-3},
         "replay": {"capacity": 50_000},
+    },
+    ("sac", "Pendulum"): {
+        "max_environment_steps": 40_000,
+        "sac": {"hidden_sizes": (64, 64)},
+        "memory": {"units": 64},
     },
 }
 

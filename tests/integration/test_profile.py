@@ -77,6 +77,19 @@ def test_a_users_on_policy_algorithm_is_measured_with_its_own_rollouts(tmp_path:
     assert figures["update_s"] > 0
 
 
+def test_a_policy_with_memory_is_measured_with_sequences_from_its_replay(tmp_path: Path) -> None:
+    flags = (
+        *("--algorithm", "dqn", "--memory", "gru", "--memory.units", "8", "--actor.segment-length", "8"),
+        *("--actors", "1", "--environments-per-actor", "4", "--folder", str(tmp_path), "--seconds", "0.1"),
+    )
+    measure("actor_service.profile:run", *flags, "--record")
+    measure("learner_service.profile:run", *flags)
+    figures = json.loads((tmp_path / "learner.json").read_text(encoding="utf-8"))
+    assert figures["rollout"] is None
+    assert figures["batch_size"] == 640
+    assert figures["update_s"] > 0
+
+
 @pytest.mark.parametrize(
     ("flags", "fact"),
     [

@@ -124,3 +124,16 @@ def test_a_policy_with_memory_has_a_preset_of_its_own() -> None:
     given = RunConfig.model_validate({"memory": "gru", "dqn": {"learning_rate": 0.5}})
     assert given.dqn.learning_rate == 0.5
     assert given.dqn.batch_size == remembering.dqn.batch_size
+
+
+def test_sac_and_td3_with_memory_learn_from_short_sequences() -> None:
+    for name in ("sac", "td3"):
+        config = RunConfig.model_validate({"environment": "Pendulum-v1", "algorithm": name, "memory": "gru"})
+        assert config.memory.kind == "gru"
+        # A batch has many sequences, and a new one begins with each segment.
+        assert config.memory.sequences(getattr(config, name).batch_size) == 16
+        assert config.actor.segment_length == config.memory.sequence_length
+        assert getattr(config, name).learning_rate == 1e-3
+    given = {"kind": "gru", "sequence_length": 40}
+    config = RunConfig.model_validate({"environment": "Pendulum-v1", "algorithm": "sac", "memory": given})
+    assert (config.memory.sequence_length, config.memory.burn_in) == (40, 4)

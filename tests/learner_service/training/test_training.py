@@ -194,6 +194,15 @@ def test_a_ring_too_small_for_stacked_segments_is_the_users_mistake(client: Quan
         build(client, tmp_path / "stacked", spec=stacked, settings=small)
 
 
+@pytest.mark.parametrize("algorithm", ["dqn", "ppo"])
+def test_memory_and_stacked_frames_exclude_each_other(client: QuantizerClient, tmp_path: Path, algorithm: str) -> None:
+    remembering = config(algorithm=algorithm, memory="gru", actors=1, actor={"segment_length": 4})
+    with pytest.raises(UserError, match=r"stacks 4 frames.*give --memory none") as caught:
+        build(client, tmp_path, spec=replace(SPEC, frame_stack=4), settings=remembering)
+    assert "\n" not in str(caught.value)
+    build(client, tmp_path, settings=remembering).close()
+
+
 @pytest.mark.parametrize(
     ("network", "fact"),
     [("branching", "GuardOnDataDependentSymNode"), ("partly_unused", r"torso\.0\.spare")],
