@@ -134,6 +134,9 @@ def test_sac_and_td3_with_memory_learn_from_short_sequences() -> None:
         assert config.memory.sequences(getattr(config, name).batch_size) == 16
         assert config.actor.segment_length == config.memory.sequence_length
         assert getattr(config, name).learning_rate == 1e-3
+    td3 = {"environment": "Pendulum-v1", "algorithm": "td3"}
+    assert RunConfig.model_validate({**td3, "memory": "gru"}).td3.policy_delay == 1
+    assert RunConfig.model_validate(td3).td3.policy_delay == 2
     given = {"kind": "gru", "sequence_length": 40}
     config = RunConfig.model_validate({"environment": "Pendulum-v1", "algorithm": "sac", "memory": given})
     assert (config.memory.sequence_length, config.memory.burn_in) == (40, 4)
