@@ -12,13 +12,13 @@ about the wall clock. Such a run needs one idle core per thread, because torch's
 The learner runs in fp32 and in bf16 (`learner.precision`). The targets are about the faster one. D4PG has a policy of
 3 x 2048, critics of 256-256 and batch 64. Only its two precisions are compared.
 
-`products` is the share of the learner's time in matrix products, by torch's profiler. No implementation is faster than
-its products. `--profile` prints the time of each part of the learner's updates. They are fast for these reasons:
-products in oneDNN (learner_service/kernels/linear.py) or in bfloat16, operations that are recorded and repeated
-without autograd (recorded.py), both critics in one graph node, and one vector of all parameters for Adam, clipping
-and target copies. Large gradients are written once. The process keeps the memory that it frees, as the learner's
-does. Eight minibatches are drawn at once, and target networks that do not change in between run once for several of
-them.
+`products` is the share of the learner's time in matrix products, by torch's profiler. No saving elsewhere makes an
+update faster than its products. `--profile` prints the time of each part of the learner's updates. They are fast for
+these reasons: products in oneDNN (learner_service/kernels/linear.py) or in bfloat16, operations that are recorded and
+repeated without autograd (recorded.py), both critics in one graph node, and one vector of all parameters for Adam,
+clipping and target copies. Large gradients are written once. The process keeps the memory that it frees, as the
+learner's does. Eight minibatches are drawn at once, and target networks that do not change in between run once for
+several of them.
 """
 
 import argparse

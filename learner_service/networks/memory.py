@@ -57,17 +57,11 @@ class Cell(nn.Module):
         """Make one step: float32[B, features], float32[B, S] -> the output float32[B, U], the next state [B, S]."""
         return self.combine(self.input(features), state)
 
-    def unroll(self, features: Tensor, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
-        """Make T steps: float32[T, B, features], float32[B, S], bool[T, B] -> outputs float32[T, B, U], state [B, S].
-
-        begins: where an episode begins with a step. The state before that step is then zero. The last state has no
-            gradient.
-        """
-        outputs, states = self.unrolled(features, state, begins)
-        return outputs, states[-1]
-
     def unrolled(self, features: Tensor, state: Tensor, begins: Tensor) -> Unrolled:
-        """The outputs and all states of `unroll`. The states before steps are zero where `begins`."""
+        """Make T steps: float32[T, B, features], float32[B, S], bool[T, B] -> the outputs and all states.
+
+        begins: where an episode begins with a step. The state before that step is then zero.
+        """
         products = self.input(features.flatten(0, 1)).view(*features.shape[:2], -1)
         keeps = begins.logical_not().unsqueeze(-1).to(products.dtype)
         if can_unroll(self.recurrent, products):

@@ -57,8 +57,7 @@ class ReplayBuffer(SegmentBuffer):
 
     def empty_batch(self, size: int, allocate: Allocate = np.empty) -> Batch:
         """Columns with room for every batch of `size` transitions; see `n_step.empty_batch`."""
-        longest = self._returns if isinstance(self._returns, Returns) else self._returns.longest
-        return empty_batch(self.spec, size, longest, self._store.batched, allocate)
+        return empty_batch(self.spec, size, self._returns.longest, self._store.batched, allocate)
 
     @property
     def multi_step_since(self) -> int | None:
@@ -71,11 +70,10 @@ class ReplayBuffer(SegmentBuffer):
         This method does not count samples: call `limiter.sample` for each batch that is used in an update.
         """
         with self._lock:
-            returns, sampled = self._returns, self._sampler.sample(size)
+            sampled = self._sampler.sample(size)
             while self._drop_damaged(sampled.rows):
                 sampled = self._sampler.sample(size)
-            if isinstance(returns, DelayedReturns):
-                returns = returns.at(self._store.total_transitions)
+            returns = self._returns.at(self._store.total_transitions)
             batch = assemble(self._store, sampled.rows, returns, out)
             if self._goals is not None:
                 self._goals.replace(self._store, sampled, returns, batch)
@@ -183,9 +181,8 @@ class ReplayBuffer(SegmentBuffer):
             return
         rows = record.step_rows[:-1]
         flags, rewards = self._store.flags[rows], self._store.rewards[rows]
-        returns = self._returns if isinstance(self._returns, Returns) else self._returns.longest
-        if returns.clip_rewards is not None:
-            rewards = np.clip(rewards, -returns.clip_rewards, returns.clip_rewards)
+        if (bound := self._returns.longest.clip_rewards) is not None:
+            rewards = np.clip(rewards, -bound, bound)
         key, life, sequence = record.source
         ends, through = flags & (TERMINATED | TRUNCATED) != 0, record.cumulative_transitions
         scale.update((key, life), range(sequence, sequence + 1), rewards, flags & VALID != 0, ends, through)

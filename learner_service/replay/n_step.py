@@ -36,6 +36,15 @@ class Returns:
         if self.n_step < 1 or not 0 <= self.discount <= 1:
             raise UserError(f"replay: need n_step >= 1 and discount in [0, 1], got {self.n_step} and {self.discount}")
 
+    @property
+    def longest(self) -> "Returns":
+        """The returns with the most steps of the run, as of `DelayedReturns`."""
+        return self
+
+    def at(self, inserted: int) -> "Returns":
+        """The returns to use after `inserted` transitions, as of `DelayedReturns`."""
+        return self
+
 
 def empty_batch(
     spec: EnvironmentSpec, size: int, returns: Returns, further: Sequence[Column] = (), allocate: Allocate = np.empty

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -15,7 +16,7 @@ from actorq.domain.limits import MAX_SEGMENT_BYTES
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.actors.credits import WINDOW
-from learner_service.algorithms.base import Algorithm, AnyAlgorithm, is_on_policy
+from learner_service.algorithms.base import Algorithm, AnyAlgorithm, OnPolicyAlgorithm, is_on_policy
 from learner_service.replay import (
     DelayedReturns,
     ObservationMoments,
@@ -47,44 +48,63 @@ def open_buffer(
 
     Raises UserError when the settings do not fit the algorithm, and the errors of `ReplayStore.open`.
     """
-    replay, moments = config.replay, None
+    moments = None
     if config.normalize_observations and spec.vector is not None:
         moments = ObservationMoments(spec.vector.shape)
     # Called after all checks of the settings, so that they raise before there are files.
-    opened = partial(open_store, config, spec, directory, sampled=is_on_policy(algorithm))
+    sampled = is_on_policy(algorithm)
+    opened = partial(open_store, config, spec, directory, sampled=sampled, earlier_transitions=earlier_transitions)
     if is_on_policy(algorithm):
-        check_told(config, algorithm)
-        size = algorithm.rollout_size
-        try:
-            config.check_rollouts(size, algorithm.batch_size, spec.frame_stack)
-        except ValueError as error:
-            raise UserError(str(error)) from None
-        ahead = math.ceil(config.queue.waiting_rollouts * size)
-        if config.queue.synchronous:
-            # An actor that waits for the next policy keeps its credits. The other actors' credits must not wait for it.
-            ahead += config.actors * WINDOW * config.actor.segment_length * config.environments_per_actor
-        return RolloutQueue(
-            opened(earlier_transitions=earlier_transitions),
-            RateLimiter.of_queue(algorithm.epochs, size, ahead, time.monotonic),
-            size,
-            PublishedVersions(config.queue.max_policy_lag),
-            replay.clip_rewards,
-            RewardScale(algorithm.discount) if config.queue.normalize_rewards else None,
-            moments,
-        )
-    off_policy = cast(Algorithm, algorithm)
-    check_one_step(config, spec, off_policy)
-    returns = _returns(config, off_policy)
+        return _open_queue(config, spec, algorithm, opened, moments)
+    return _open_replay(config, spec, cast(Algorithm, algorithm), opened, moments, rng)
+
+
+def _open_queue(
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    algorithm: OnPolicyAlgorithm,
+    opened: Callable[[], ReplayStore],
+    moments: ObservationMoments | None,
+) -> RolloutQueue:
+    check_told(config, algorithm)
+    size = algorithm.rollout_size
+    try:
+        config.check_rollouts(size, algorithm.batch_size, spec.frame_stack)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    ahead = math.ceil(config.queue.waiting_rollouts * size)
+    if config.queue.synchronous:
+        # An actor that waits for the next policy keeps its credits. The other actors' credits must not wait for it.
+        ahead += config.actors * WINDOW * config.actor.segment_length * config.environments_per_actor
+    return RolloutQueue(
+        opened(),
+        RateLimiter.of_queue(algorithm.epochs, size, ahead, time.monotonic),
+        size,
+        PublishedVersions(config.queue.max_policy_lag),
+        config.replay.clip_rewards,
+        RewardScale(algorithm.discount) if config.queue.normalize_rewards else None,
+        moments,
+    )
+
+
+def _open_replay(
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    algorithm: Algorithm,
+    opened: Callable[[], ReplayStore],
+    moments: ObservationMoments | None,
+    rng: np.random.Generator,
+) -> ReplayBuffer:
+    check_one_step(config, spec, algorithm)
+    returns, replay, pace = _returns(config, algorithm), config.replay, config.rate_limiter
     config.dynamic_capacity_of(spec)
-    store = opened(earlier_transitions=earlier_transitions)
-    pace = config.rate_limiter
+    store = opened()
     limiter = RateLimiter(pace.samples_per_insert, replay.min_size, pace.error_buffer, time.monotonic)
     betas = (replay.importance_exponent, replay.importance_exponent_end)
-    bound = getattr(off_policy, "reward_bound", None)
-    scale = None if bound is None else RewardScale(off_policy.discount, bound)
+    bound = getattr(algorithm, "reward_bound", None)
+    scale = None if bound is None else RewardScale(algorithm.discount, bound)
     if memory := config.memory:
-        longest = returns.n_step if isinstance(returns, Returns) else returns.longest.n_step
-        shape = SequenceShape(memory.burn_in, memory.sequence_length, longest - 1, memory.state_size)
+        shape = SequenceShape(memory.burn_in, memory.sequence_length, returns.longest.n_step - 1, memory.state_size)
         alpha = replay.priority_exponent if replay.prioritized else 0.0
         starts = SequenceSampler(store, rng, memory.burn_in, alpha, betas, config.max_environment_steps)
         return SequenceReplay(store, starts, limiter, returns, shape, moments, scale)

@@ -4,19 +4,15 @@ The update is that of DQN at each trained step of a sequence. Q and its target n
 from the same stored one. A sequence has one priority.
 """
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from learner_service.algorithms.base import Losses
 from learner_service.algorithms.dqn import DQN, mean_of_parts
 from learner_service.algorithms.recurrent.sequences import (
     SequenceAlgorithm,
     bootstrapped,
     mean_of_trained,
-    prepared,
     priorities_of,
     remembered,
 )
@@ -28,9 +24,9 @@ from learner_service.sparsity import Flops
 class RecurrentDQN(SequenceAlgorithm, DQN):
     """DQN on sequences; see the module's docstring."""
 
-    def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:
-        """One gradient update for each `sequences` rows of `batch`; `weights` float32[rows] scale the losses."""
-        return self.losses(self._step(part, *self._target_values(part)) for part in self.minibatches(batch, weights))
+    def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Update Q. Every `target_update_period`-th time, also copy it to the target network."""
+        return self._step(batch, *self._target_values(batch))
 
     def _target_values(self, batch: Batch) -> tuple[Tensor]:
         """Q(s, .; theta^-) at all observations after the burn-in, float32[P * B, actions]."""
@@ -61,5 +57,4 @@ class RecurrentDQN(SequenceAlgorithm, DQN):
 
 def _values(network: QNetwork, batch: Batch) -> Tensor:
     """Q at all observations after the burn-in, float32[P * B, actions]."""
-    outputs = remembered(network, batch, prepared(network, batch))
-    return network.valued(batch.observations.flatten(0, 1), outputs.flatten(0, 1))
+    return network.valued(batch.observations.flatten(0, 1), remembered(network, batch).flatten(0, 1))

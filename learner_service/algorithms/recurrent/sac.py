@@ -7,17 +7,13 @@ depend on. Both losses use the networks from before the update.
 
 from functools import partial
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from learner_service.algorithms.base import Losses
 from learner_service.algorithms.recurrent.sequences import (
     SequenceAlgorithm,
     bootstrapped,
     mean_of_trained,
-    prepared,
     priorities_of,
     remembered,
 )
@@ -38,16 +34,12 @@ class RecurrentSAC(SequenceAlgorithm, SAC):
         memory = self._config.memory
         return partial(RecurrentGaussianPolicy, memory=memory), partial(TwinCritic, remembered=memory.units)
 
-    def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:
-        """One gradient update for each `sequences` rows of `batch`; `weights` float32[rows] scale the losses."""
-        return self.losses(map(self.step, self.minibatches(batch, weights)))
-
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Update policy, temperature and critics together, then the target critics."""
         following, drawn = self.noise(batch.begins.numel()), self.noise(batch.mask.numel())
 
         def losses() -> tuple[Tensor, ...]:
-            outputs = remembered(self.policy, batch, prepared(self.policy, batch))
+            outputs = remembered(self.policy, batch)
             loss, priorities = self._critic_loss(batch, outputs, following)
             (policy_loss,) = self._policy_loss(batch, outputs[: len(batch.mask)], drawn)
             return loss + policy_loss, loss.detach(), policy_loss.detach(), priorities

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from learner_service.algorithms.base import on_device
+from learner_service.algorithms.base import Losses, on_device
 from learner_service.algorithms.gradient import GradientAlgorithm
 from learner_service.algorithms.trained import Minimizer, TrainedNetwork
 from learner_service.batch import Batch
@@ -72,6 +72,10 @@ class SequenceAlgorithm(GradientAlgorithm):
 
         return Minimizer.step_together(networks, differentiate, None)
 
+    def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:
+        """One gradient update for each `sequences` rows of `batch`; `weights` float32[rows] scale the losses."""
+        return self.losses(map(self.step, self.minibatches(batch, weights)))
+
     def minibatches(self, batch: Batch, weights: NDArray[np.float32]) -> Iterator[Batch]:
         """The sequences of each update, with time first."""
         rows = on_device(batch, weights, self.sequences, self._device)
@@ -99,17 +103,12 @@ class SequenceAlgorithm(GradientAlgorithm):
         return unpacked.view(*observations.shape[:2], *unpacked.shape[1:])
 
 
-def prepared(network: Any, batch: Batch) -> Tensor:
-    """The states of a network after the burn-in, float32[B, S], without gradient."""
+def remembered(network: Any, batch: Batch) -> Tensor:
+    """The outputs of a network's cell after the burn-in, float32[P, B, U]. The burn-in has no gradient."""
     states: Tensor = batch.states
     if len(batch.early_begins):
         with torch.no_grad():
             states = network.unrolled(batch.early_observations, states, batch.early_begins).states[-1]
-    return states
-
-
-def remembered(network: Any, batch: Batch, states: Tensor) -> Tensor:
-    """The outputs of a network's cell after the burn-in, float32[P, B, U]. states: of `prepared`."""
     outputs: Tensor = network.unrolled(batch.observations, states, batch.begins).outputs
     return outputs
 

@@ -7,17 +7,13 @@ both train the cell, so that it remembers what values depend on. Both use the ne
 
 from functools import partial
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from learner_service.algorithms.base import Losses
 from learner_service.algorithms.recurrent.sequences import (
     SequenceAlgorithm,
     bootstrapped,
     mean_of_trained,
-    prepared,
     priorities_of,
     remembered,
 )
@@ -35,22 +31,18 @@ class RecurrentTD3(SequenceAlgorithm, TD3):
         memory = self._config.memory
         return partial(DeterministicPolicy, memory=memory), partial(TwinCritic, remembered=memory.units)
 
-    def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:
-        """One gradient update for each `sequences` rows of `batch`; `weights` float32[rows] scale the losses."""
-        return self.losses(map(self.step, self.minibatches(batch, weights)))
-
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Update the critics. Every `policy_delay`-th time, also update the policy and all targets."""
         noise = self.noise(batch.begins.numel())
         self.updates += 1
         if self.updates % self._settings.policy_delay:
             with torch.no_grad():
-                outputs = remembered(self.policy, batch, prepared(self.policy, batch))
+                outputs = remembered(self.policy, batch)
             loss, priorities = self._improve_critics(batch, outputs, *self._targets(batch, outputs, noise))
             return loss, priorities
 
         def losses() -> tuple[Tensor, ...]:
-            outputs = remembered(self.policy, batch, prepared(self.policy, batch))
+            outputs = remembered(self.policy, batch)
             loss, priorities = self._critic_loss(batch, outputs, *self._targets(batch, outputs, noise))
             (policy_loss,) = self._policy_loss(batch, outputs[: len(batch.mask)])
             return loss + policy_loss, loss.detach(), policy_loss.detach(), priorities
@@ -71,7 +63,7 @@ class RecurrentTD3(SequenceAlgorithm, TD3):
             largest = self._settings.target_noise_clip
             noise = (self._settings.target_noise * noise).clamp(-largest, largest)
             target = self._pi.target
-            own = remembered(target, batch, prepared(target, batch)).flatten(0, 1)
+            own = remembered(target, batch).flatten(0, 1)
             smoothed = (target.squashed(observations, own) + noise).clamp(-1.0, 1.0)
             values = self._q.target(observations, torch.cat((outputs.flatten(0, 1), smoothed), 1)).amin(0)
             following = bootstrapped(values.view(outputs.shape[:2]), batch)

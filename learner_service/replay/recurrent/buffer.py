@@ -38,8 +38,8 @@ class SequenceReplay(ReplayBuffer):
 
     def empty_batch(self, size: int, allocate: Allocate = np.empty) -> Batch:
         """Columns with room for every batch of `size` sequences."""
-        longest = self._returns if isinstance(self._returns, Returns) else self._returns.longest
-        return empty_sequences(self.spec, size, self.shape, longest.windows, self._store.batched, allocate)
+        windows = self._returns.longest.windows
+        return empty_sequences(self.spec, size, self.shape, windows, self._store.batched, allocate)
 
     def draw(self, size: int, out: Batch | None = None) -> tuple[Batch, Sampled]:
         """Draw `size` sequences, into `out` of as many. Raises ConflictError when no sequence has a trained step.
@@ -53,9 +53,7 @@ class SequenceReplay(ReplayBuffer):
             except ConflictError:
                 self.limiter.await_inserts(self._store.total_transitions + 1)
                 raise
-            returns = self._returns
-            if isinstance(returns, DelayedReturns):
-                returns = returns.at(self._store.total_transitions)
+            returns = self._returns.at(self._store.total_transitions)
             assemble_sequences(self._store, self._starts, sampled.rows, self.shape, returns, batch)
             self._scale(batch)
             return batch, sampled

@@ -66,14 +66,13 @@ def test_unrolling_makes_single_steps_from_states_of_zeros_where_episodes_begin(
 ) -> None:
     monkeypatch.setattr(cells, "can_unroll", lambda *_: written)
     features, state, begins = sequence(cell)
-    outputs, last = cell.unroll(features, state, begins)
-    states = cell.unrolled(features, state, begins).states
+    outputs, states = cell.unrolled(features, state, begins)
     for t in range(T):
         state = torch.where(begins[t, :, None], 0.0, state)
         torch.testing.assert_close(states[t], state)
         output, state = cell.step(features[t], state)
         torch.testing.assert_close(outputs[t], output)
-    torch.testing.assert_close(last, state)
+    torch.testing.assert_close(states[-1], state)
     assert not states.requires_grad
 
 
@@ -83,7 +82,7 @@ def test_the_written_gradient_is_that_of_autograd(cell: Cell, monkeypatch: pytes
         monkeypatch.setattr(cells, "can_unroll", lambda *_, written=written: written)
         features, state, begins = sequence(cell)
         features.requires_grad_(), state.requires_grad_()
-        outputs, _ = cell.unroll(features, state, begins)
+        outputs, _ = cell.unrolled(features, state, begins)
         cell.zero_grad()
         (outputs * torch.arange(outputs.numel()).view(outputs.shape).cos()).sum().backward()  # type: ignore[no-untyped-call]
         found.append([features.grad, state.grad, *(each.grad for each in cell.parameters())])
@@ -97,7 +96,7 @@ def test_no_gradient_passes_the_begin_of_an_episode(cell: Cell) -> None:
     features, state, begins = sequence(cell)
     begins[:], begins[4] = False, True
     features.requires_grad_(), state.requires_grad_()
-    outputs, _ = cell.unroll(features, state, begins)
+    outputs, _ = cell.unrolled(features, state, begins)
     outputs[4:].sum().backward()  # type: ignore[no-untyped-call]
     assert features.grad is not None
     assert state.grad is not None
@@ -109,7 +108,7 @@ def test_no_gradient_passes_the_begin_of_an_episode(cell: Cell) -> None:
 def test_a_replaced_layer_is_called_at_each_step(cell: Cell) -> None:
     """As when training simulates the actors' rounded layers."""
     features, state, begins = sequence(cell)
-    expected, _ = cell.unroll(features, state, begins)
+    expected, _ = cell.unrolled(features, state, begins)
     calls = []
     original = cell.recurrent.forward
 
@@ -118,7 +117,7 @@ def test_a_replaced_layer_is_called_at_each_step(cell: Cell) -> None:
         return original(x)
 
     cell.recurrent.forward = counted  # type: ignore[method-assign, assignment]
-    torch.testing.assert_close(cell.unroll(features, state, begins)[0], expected)
+    torch.testing.assert_close(cell.unrolled(features, state, begins)[0], expected)
     assert len(calls) == T
 
 
