@@ -8,8 +8,8 @@ from actorq_apps.profile.model import AS_GOOD, Costs, Limit, Prediction, Workloa
 # With r updates per step, a return needs a number of updates that grows with r ** (1 - _UPDATES). The seconds to the
 # return therefore go as 1 / (updates/s ** _UPDATES * steps/s ** (1 - _UPDATES)): docs/concepts/performance-model.md.
 _UPDATES = 0.8
-# From one update per step to one per 64 steps.
-_OCTAVES, _PER_OCTAVE = 6, 8
+# From one update per step to one per 16 steps. Fewer updates lose seeds: docs/decisions/0081-preset-auto.md.
+_OCTAVES, _PER_OCTAVE = 4, 8
 
 
 @dataclass(frozen=True)
