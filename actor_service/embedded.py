@@ -111,6 +111,7 @@ class OwnEnvironment:
             spec.environment_id,
             batch_size(episodes, rows, most),
             arguments=spec.environment_arguments.for_evaluations(),
+            evaluated=True,
             factory=factory,
         )
         runner = EvaluationEpisodes(environments, episodes, ActorCounts(), rows=rows)

@@ -14,7 +14,6 @@ from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.columns import state_column
-from actorq.domain.leaves import OBSERVATIONS
 from actorq.domain.policy import CALIBRATION_PREFIX, SEQUENCES_PREFIX
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Segment
@@ -97,7 +96,7 @@ def measure(order: Order) -> dict[str, Any]:
         "update_cpu_s": median(window.cpu / window.updates for window in windows),
         "version_s": _snapshot_seconds(training),
         "batch_size": algorithm.batch_size,
-        "observations": len(calibration[OBSERVATIONS]),
+        "observations": len(next(iter(calibration.values()))),
         "device": str(next(algorithm.policy.parameters()).device),
         "sampling": sampling_of(config),
         "rollout": size

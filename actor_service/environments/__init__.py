@@ -28,6 +28,7 @@ import gymnasium
 from actor_service.environments.failures import FAILURES, failure_text, place_of
 from actor_service.environments.interface import Environments, Fault, Step
 from actor_service.environments.keywords import fitting_keywords
+from actor_service.environments.spaces.critics import CriticParts
 from actor_service.environments.spaces.observations import UnsupportedObservationsError
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments, modules_of
 from actorq.domain.spaces import EnvironmentSpec
@@ -71,12 +72,15 @@ def make_environments(
     arguments: EnvironmentArguments = NO_ARGUMENTS,
     *,
     rendered: bool = False,
+    evaluated: bool = False,
     before_reset: Callable[[], None] = lambda: None,
     factory: Callable[..., Any] | None = None,
 ) -> Environments:
     """Make `count` environments of one id with the same arguments.
 
     rendered: whether `render` is needed.
+    evaluated: whether only policies act in them, and no critic learns. Observations then lack the parts of
+        `critic_leaves`, and the environments may lack them, too.
     before_reset: called before a reset that searches an action mask.
     factory: makes one environment of the family `caller`.
 
@@ -94,11 +98,17 @@ def make_environments(
             "environment_wrappers: wrappers need a Gymnasium environment with --environment-backend python, got "
             f"{environment_id!r} with {backend}"
         )
+    if arguments.critic_leaves and path not in (_GYMNASIUM, _OF_CALLER):
+        raise UserError(
+            "critic_leaves: parts for critics need a Gymnasium environment with --environment-backend python, got "
+            f"{environment_id!r} with {backend}; leave --critic-leaves out"
+        )
     module, _, function = path.partition(":")
     try:
         make = getattr(import_module(module), function)
         wrappers = [_wrapper(name, keywords) for name, keywords in arguments.wrappers]
-        ours = (wrappers, before_reset) if path in (_GYMNASIUM, _OF_CALLER) else ()
+        critics = CriticParts(arguments.critic_leaves, left_out=evaluated)
+        ours = (wrappers, before_reset, critics) if path in (_GYMNASIUM, _OF_CALLER) else ()
         theirs = (factory,) if path == _OF_CALLER else ()
         made: Environments = make(*theirs, environment_id, count, rendered, *ours, **arguments.keywords)
         _check_planes(made)
@@ -119,13 +129,17 @@ def describe_environment(
     arguments: EnvironmentArguments = NO_ARGUMENTS,
     *,
     rendered: bool = False,
+    evaluated: bool = False,
     factory: Callable[..., Any] | None = None,
 ) -> EnvironmentSpec:
     """The spec of an environment. Raises UserError as `make_environments` does.
 
     rendered: whether this process renders later. The first MuJoCo environment fixes how MuJoCo draws.
+    evaluated: see `make_environments`.
     """
-    environments = make_environments(environment_id, 1, backend, arguments, rendered=rendered, factory=factory)
+    environments = make_environments(
+        environment_id, 1, backend, arguments, rendered=rendered, evaluated=evaluated, factory=factory
+    )
     environments.close()
     return environments.spec
 

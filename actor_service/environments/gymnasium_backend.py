@@ -15,6 +15,7 @@ from actor_service.environments.keywords import fitting_keywords
 from actor_service.environments.loop import LoopedEnvironments
 from actor_service.environments.rendering import draw_fast, prepare_mujoco, wants_mujoco
 from actor_service.environments.spaces.actions import JointActions, action_spec, sizes_of, with_one_action
+from actor_service.environments.spaces.critics import NO_PARTS, CriticParts
 from actor_service.environments.spaces.observations import (
     indicators_of,
     is_plane,
@@ -58,6 +59,7 @@ def make(
     rendered: bool,
     wrappers: Sequence[Wrap] = (),
     before_reset: Callable[[], None] = lambda: None,
+    critics: CriticParts = NO_PARTS,
     /,
     **keywords: Any,
 ) -> LoopedEnvironments:
@@ -72,7 +74,7 @@ def make(
         __import__(module)
     own = None if name in gymnasium.registry or not module else _attribute(sys.modules[module], name)
     origin = _of_factory(own) if own is not None else _of_registry(environment_id, gymnasium.spec(name))
-    return _make(origin, environment_id, count, rendered, wrappers, before_reset, **keywords)
+    return _make(origin, environment_id, count, rendered, wrappers, before_reset, critics, **keywords)
 
 
 def make_by(
@@ -82,11 +84,12 @@ def make_by(
     rendered: bool,
     wrappers: Sequence[Wrap] = (),
     before_reset: Callable[[], None] = lambda: None,
+    critics: CriticParts = NO_PARTS,
     /,
     **keywords: Any,
 ) -> LoopedEnvironments:
     """A batch of environments that `factory` makes. The id is only a name. Otherwise as `make`."""
-    return _make(_of_factory(factory), environment_id, count, rendered, wrappers, before_reset, **keywords)
+    return _make(_of_factory(factory), environment_id, count, rendered, wrappers, before_reset, critics, **keywords)
 
 
 def _of_registry(environment_id: str, registered: EnvSpec) -> _Origin:
@@ -132,6 +135,7 @@ def _make(
     rendered: bool,
     wrappers: Sequence[Wrap],
     before_reset: Callable[[], None],
+    critics: CriticParts,
     *,
     max_episode_steps: int | None = None,
     **keywords: Any,
@@ -152,7 +156,8 @@ def _make(
     joint = _wrapper(first, JointActions)
     sizes = joint.sizes if joint else sizes_of(first.action_space)
     source = mask_source(first, sizes, before_reset)
-    observed = partial(_with_one_observation, mask=source, sizes=sizes, combined=joint is None or joint.combined)
+    combined = joint is None or joint.combined
+    observed = partial(_with_one_observation, mask=source, sizes=sizes, combined=combined, critics=critics)
     try:
         first = observed(first)
     except UserError as error:
@@ -212,6 +217,11 @@ def _spec(
     )
     packed = _wrapper(first, PackedObservations)
     parts, indicators = (packed.parts, packed.indicators) if packed else _flattened(first)
+    if packed and any(leaf.critic for leaf in packed.leaves) and goal_of(environment_id, packed.env) is not None:
+        raise UserError(
+            f"critic_leaves: environment {environment_id} has goals, which hindsight replaces in one vector that all "
+            "networks see; leave --critic-leaves out"
+        )
     observations = observation_spec(environment_id, first.observation_space)
     return EnvironmentSpec(
         environment_id=environment_id,
@@ -231,11 +241,13 @@ class _Joined(gymnasium.wrappers.FlattenObservation):
     """An environment whose observations this module has joined."""
 
 
-def _with_one_observation(environment: Environment, mask: Source, sizes: Sequence[int], combined: bool) -> Environment:
+def _with_one_observation(
+    environment: Environment, mask: Source, sizes: Sequence[int], combined: bool, critics: CriticParts
+) -> Environment:
     """The environment with observations of one array, if they can be joined or packed."""
     space = environment.observation_space
-    if needs_packing(space, mask):
-        return PackedObservations(environment, mask, sizes, combined)
+    if needs_packing(space, mask, critics):
+        return PackedObservations(environment, mask, sizes, combined, critics)
     if is_plane(space):
         return gymnasium.wrappers.ReshapeObservation(environment, (*(space.shape or ()), 1))
     if parts_of(space):

@@ -71,12 +71,14 @@ class OnnxPolicy:
         noise: float32[batch, actions], standard normal, for a policy with a noise input; None for its most likely
             action.
         """
-        np.copyto(self._inputs, observations)
         if self._parts:
-            for name, values in self._observations.split(self._inputs).items():
+            # Leaves that only critics see are not copied.
+            for name, values in self._observations.split(observations).items():
                 np.copyto(self._parts[name], values)
+        else:
+            np.copyto(self._inputs, observations)
         if self.on_observations is not None:
-            self.on_observations(self, self._inputs)
+            self.on_observations(self, observations)
         if self.takes_noise:
             np.copyto(self._noise, 0.0 if noise is None else noise)
         self._session.run_with_iobinding(self._binding)

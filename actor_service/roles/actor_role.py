@@ -182,15 +182,21 @@ class ActorRole:
         count = 1 if recorded else batch_size(episodes, rows, most)
         made_with = spec.environment_arguments.for_evaluations()
         with watched:
-            environments = self._make(spec.environment_id, count, made_with, rendered=recorded)
+            environments = self._make(spec.environment_id, count, made_with, rendered=recorded, evaluated=True)
         return EvaluationEpisodes(environments, episodes, self.counts, watched, self._sampling, rows)
 
     def _make(
-        self, environment_id: str, count: int, arguments: EnvironmentArguments, *, rendered: bool = False
+        self,
+        environment_id: str,
+        count: int,
+        arguments: EnvironmentArguments,
+        *,
+        rendered: bool = False,
+        evaluated: bool = False,
     ) -> Environments:
-        host = self._host
+        backend, factory = self._host.backend, self._host.factory
         return make_environments(
-            environment_id, count, host.backend, arguments, rendered=rendered, factory=host.factory
+            environment_id, count, backend, arguments, rendered=rendered, evaluated=evaluated, factory=factory
         )
 
     def _policy(self, spec: EnvironmentSpec, scheme: str, version: int) -> Policy:

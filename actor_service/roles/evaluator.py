@@ -86,7 +86,8 @@ class Evaluator(Participant):
         seeds = np.random.default_rng(membership.seed)
         sequence = 0
         hold = PolicyHold(self._quantizer)
-        self._subscribe(spec, run.scheme, episodes.rows, episodes.needs)
+        # The environments of evaluations have no leaves that only critics see.
+        self._subscribe(episodes.environments.spec, run.scheme, episodes.rows, episodes.needs)
         while not self._stop.is_set():
             self._activity = "waiting for a policy"
             policy = self._slot.wait(self._is_wanted, _WAIT_S)

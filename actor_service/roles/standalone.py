@@ -29,7 +29,9 @@ class StandaloneEvaluator(ActorRole):
         try:
             with self._own_call:
                 self._spec = describe_environment(
-                    config.environment, host.backend, config.environment_arguments, rendered=record is not None
+                    *(config.environment, host.backend, config.environment_arguments),
+                    rendered=record is not None,
+                    evaluated=True,
                 )
         except BaseException:
             self._watchdog.close()

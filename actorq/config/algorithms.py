@@ -1,11 +1,13 @@
 """Settings of the learning algorithms."""
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from actorq.config.numbers import Fraction, LayerSizes, NonNegativeFloat, PositiveFloat, PositiveInt, Whole
 from actorq.config.settings import Settings
+from actorq.errors import UserError
 
 ActionSpace = Literal["discrete", "continuous"]
 
@@ -31,6 +33,7 @@ class AlgorithmConfig(Settings):
         actions.
     has_steps: whether returns span several steps from the first update on.
     has_memory: whether the policy may have a memory.
+    has_critic: whether a critic or value network apart from the policy may see more than the policy.
     """
 
     actions: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
@@ -38,6 +41,7 @@ class AlgorithmConfig(Settings):
     ignored: ClassVar[tuple[str, ...]] = ()
     has_steps: ClassVar[bool] = False
     has_memory: ClassVar[bool] = False
+    has_critic: ClassVar[bool] = True
 
     batch_size: PositiveInt = Field(256, description="transitions per gradient update")
     discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
@@ -52,6 +56,7 @@ class DQNConfig(AlgorithmConfig):
     ignored = ("sparsity.critic", "sparsity.critic_method")
     has_steps = True
     has_memory = True
+    has_critic = False
 
     hidden_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer")
     learning_rate: PositiveFloat = Field(1e-2, description="Adam step size")
@@ -190,6 +195,7 @@ class OnPolicyConfig(Settings):
     fixed: ClassVar[tuple[str, ...]] = ("hidden_sizes", "value_sizes", "activation", "squash")
     ignored: ClassVar[tuple[str, ...]] = ()
     has_memory: ClassVar[bool] = True
+    has_critic: ClassVar[bool] = True
 
     hidden_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer of the policy")
     value_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer of the value network")
@@ -269,7 +275,8 @@ ALGORITHMS: dict[str, type[AlgorithmConfig] | type[OnPolicyConfig]] = {
 ON_POLICY = tuple(name for name, settings in ALGORITHMS.items() if issubclass(settings, OnPolicyConfig))
 # A run cannot change these settings. Its networks, replay files and checkpoints depend on them.
 FIXED = (
-    *("environment", "environment_args", "environment_wrappers", "image_layout", "algorithm", "algorithm_args"),
+    *("environment", "environment_args", "environment_wrappers", "image_layout", "critic_leaves"),
+    *("algorithm", "algorithm_args"),
     *("network", "normalize_observations", "replay.capacity", "hindsight.copies", "init_from", "init_replay"),
     *("memory.kind", "memory.units"),
     *(f"{name}.{setting}" for name, settings in ALGORITHMS.items() for setting in settings.fixed),
@@ -279,3 +286,12 @@ FIXED = (
 def taking(*kinds: str) -> list[str]:
     """The built-in algorithms that support actions of these kinds."""
     return [name for name, settings in ALGORITHMS.items() if {*kinds} <= {*settings.actions}]
+
+
+def no_critic(name: str, kinds: Sequence[str]) -> UserError:
+    """The error for critic leaves with an algorithm without a critic. kinds: of the actions."""
+    others = [each for each in taking(*kinds) if ALGORITHMS[each].has_critic]
+    return UserError(
+        f"critic_leaves: algorithm {name} has no critic apart from the policy, which would see these leaves; choose "
+        f"{' or '.join(others)}, or leave --critic-leaves out"
+    )

@@ -50,6 +50,11 @@ class RunConfig(Settings):
         description="order of an image's axes; auto: channels last, unless the last two axes are equal and the first "
         "is not, or the first is the shortest",
     )
+    critic_leaves: tuple[str, ...] = Field(
+        (),
+        description="paths of the parts of an observation that only critics and value networks see, such as "
+        "robot/velocity; the policy acts without them",
+    )
     environment_backend: Literal["python", "envpool"] = Field(
         "python", description="library that steps the environments: python (their own) or EnvPool"
     )
@@ -159,8 +164,8 @@ class RunConfig(Settings):
             )
         if len(self.environment_arguments.to_text()) > MAX_ARGUMENTS_BYTES:
             raise ValueError(
-                f"environment_args and environment_wrappers must have at most {MAX_ARGUMENTS_BYTES} bytes as JSON, got "
-                f"{len(self.environment_arguments.to_text())}"
+                f"environment_args, environment_wrappers and critic_leaves must have at most {MAX_ARGUMENTS_BYTES} "
+                f"bytes as JSON, got {len(self.environment_arguments.to_text())}"
             )
         if self.init_replay and self.init_from is None:
             raise ValueError("init_replay needs init_from: give the run whose replay it is")
@@ -327,9 +332,9 @@ class RunConfig(Settings):
 
     @property
     def environment_arguments(self) -> EnvironmentArguments:
-        """Keyword arguments and wrappers of the environment."""
+        """Keyword arguments, wrappers and critic leaves of the environment."""
         wrappers = tuple(each for wrapper in self.environment_wrappers for each in wrapper.items())
-        return EnvironmentArguments(self.environment_args, wrappers, self.image_layout)
+        return EnvironmentArguments(self.environment_args, wrappers, self.image_layout, self.critic_leaves)
 
     def resolved_quantizer(self) -> sections.QuantizerConfig:
         """The quantizer's settings with `compensate` resolved.

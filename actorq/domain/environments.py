@@ -23,11 +23,13 @@ class EnvironmentArguments:
     keywords: arguments of the function that creates the environment, by name. All values are JSON values.
     wrappers: MODULE:CLASS and its keyword arguments, the innermost wrapper first.
     image_layout: the order of an image's axes; auto: inferred from their lengths.
+    critic_leaves: paths of the parts of an observation that only critics see.
     """
 
     keywords: Mapping[str, Any] = field(default_factory=dict)
     wrappers: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     image_layout: ImageLayout = "auto"
+    critic_leaves: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.to_text() or "no arguments"
@@ -39,6 +41,8 @@ class EnvironmentArguments:
         values = asdict(self)
         if self.image_layout == "auto":
             del values["image_layout"]
+        if not self.critic_leaves:
+            del values["critic_leaves"]
         return json.dumps(values, allow_nan=False)
 
     @property
@@ -68,10 +72,10 @@ class EnvironmentArguments:
             values = None
         match values:
             case {"keywords": dict(keywords), "wrappers": [*wrappers], **rest} if all(map(_is_wrapper, wrappers)):
-                layout = rest.get("image_layout", "auto")
-                if layout in get_args(ImageLayout):
+                layout, leaves = rest.get("image_layout", "auto"), rest.get("critic_leaves", [])
+                if layout in get_args(ImageLayout) and isinstance(leaves, list) and all(map(_is_text, leaves)):
                     made = tuple((path, arguments) for path, arguments in wrappers)
-                    return cls(keywords, made, cast(ImageLayout, layout))
+                    return cls(keywords, made, cast(ImageLayout, layout), tuple(leaves))
         raise InvalidInputError(
             "environment_arguments: expected JSON as "
             '{"keywords": {NAME: VALUE}, "wrappers": [["MODULE:CLASS", {NAME: VALUE}]]}'
@@ -84,6 +88,10 @@ NO_ARGUMENTS = EnvironmentArguments()
 def _is_of(path: str, names: Sequence[str]) -> bool:
     module, _, name = path.partition(":")
     return (module == _LIBRARY or module.startswith(f"{_LIBRARY}.")) and name in names
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _is_wrapper(value: Any) -> bool:

@@ -28,6 +28,8 @@ _FORMS: dict[Kind, tuple[int, tuple[str, ...]]] = {
 _ALIGNMENT = 8
 # Name of the leaf that joins all numbers, name of a mask's leaf, and the mask's name as an input of a policy.
 VECTOR, ACTION_MASK, MASK = "vector", "action_mask", "mask"
+CRITIC_VECTOR = "critic_vector"
+"""Name of the leaf that joins the numbers which only critics see."""
 OBSERVATIONS = "observations"
 """Name of the policy graph's input for observations of one array. With several arrays: "observations/LEAF"."""
 
@@ -42,6 +44,7 @@ class Leaf:
         is allowed).
     shape, dtype: of one array, without a stack.
     categories: number of values of a category; 0 for others.
+    critic: whether only critics and value networks see it. The policy's graph has no input for it.
     """
 
     name: str
@@ -49,6 +52,12 @@ class Leaf:
     shape: tuple[int, ...]
     dtype: str
     categories: int = 0
+    critic: bool = False
+
+    @property
+    def input(self) -> str:
+        """Name of its input in a policy graph."""
+        return MASK if self.kind == "mask" else f"{OBSERVATIONS}/{self.name}"
 
     @property
     def nbytes(self) -> int:
@@ -61,6 +70,8 @@ class Leaf:
         axes, dtypes = _FORMS[self.kind]
         if len(self.shape) != axes or self.dtype not in dtypes:
             return f"{self.kind} must have {axes} axes of {' or '.join(dtypes)}, got {self.dtype}{list(self.shape)}"
+        if self.critic and self.kind == "mask":
+            return "a mask that only critics see, but the policy needs it"
         return "" if (self.categories > 0) == (self.kind == "category") else f"{self.categories} categories"
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
 from actorq.domain.goals import Goal
-from actorq.domain.leaves import MASK, OBSERVATIONS, Image, Leaf, views
+from actorq.domain.leaves import OBSERVATIONS, Image, Leaf, packed_nbytes, views
 from actorq.errors import UserError
 
 # Dtypes of images: bytes, and planes of bits as in MinAtar.
@@ -40,18 +40,15 @@ class ArraySpec:
     def inputs(self) -> "dict[str, ArraySpec]":
         """The inputs of a policy graph for this environment, by name: "observations", or an input for each leaf.
 
-        Leaves are named observations/NAME, and a mask is named mask. Images are stacked. Of other leaves the policy
-        gets only the newest.
+        Leaves are named observations/NAME, and a mask is named mask. There are no inputs for leaves of critics.
         """
         if not self.leaves:
             return {OBSERVATIONS: self}
-        depth = self.shape[:-1]
-        return {
-            MASK if leaf.kind == "mask" else f"{OBSERVATIONS}/{leaf.name}": ArraySpec(
-                (*depth, *leaf.shape) if leaf.kind == "image" else leaf.shape, leaf.dtype
-            )
-            for leaf in self.leaves
-        }
+        return {leaf.input: self.seen(leaf) for leaf in self.leaves if not leaf.critic}
+
+    def seen(self, leaf: Leaf) -> "ArraySpec":
+        """A leaf in the form that networks get. Images are stacked. Of other leaves, they get only the newest."""
+        return ArraySpec((*self.shape[:-1], *leaf.shape) if leaf.kind == "image" else leaf.shape, leaf.dtype)
 
     def split(self, values: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Views of observations [B, *shape] for each of the `inputs`, by name, [B, ...] each."""
@@ -59,10 +56,11 @@ class ArraySpec:
             return {OBSERVATIONS: values}
         found = views(self.leaves, values)
         stacked = len(self.shape) > 1
-        arrays = (
-            found[leaf.name][:, -1] if stacked and leaf.kind != "image" else found[leaf.name] for leaf in self.leaves
-        )
-        return dict(zip(self.inputs, arrays, strict=True))
+        return {
+            leaf.input: found[leaf.name][:, -1] if stacked and leaf.kind != "image" else found[leaf.name]
+            for leaf in self.leaves
+            if not leaf.critic
+        }
 
     @property
     def bounded(self) -> bool:
@@ -95,9 +93,10 @@ class EnvironmentSpec:
     `reward_threshold` is the mean return at which the environment's authors call it solved, if they name one. A policy
     gets `frame_stack` successive observations. `goal` has the positions of the goals in a vector of observations; None
     without goals. `indicators` has the components of the vector that are bits or one-hot categories, which are never
-    normalized: start and stop of each range, one after the other. `parts` names the parts that the vector joins, for
-    people, each with its number of components; empty if the environment itself has a vector or an image.
-    `action_parts` does the same for actions. The last two are neither sent nor compared.
+    normalized: start and stop of each range, one after the other. With leaves for critics, these are components of the
+    vector of `for_critics`. `parts` names the parts that the vector joins, for people, each with its number of
+    components; empty if the environment itself has a vector or an image. `action_parts` does the same for actions. The
+    last two are neither sent nor compared.
     """
 
     environment_id: str
@@ -132,16 +131,62 @@ class EnvironmentSpec:
 
     @property
     def encoded(self) -> tuple[Leaf, ...]:
-        """The leaves that a policy computes with: all except the mask."""
-        return tuple(leaf for leaf in self.leaves if leaf.kind != "mask")
+        """The leaves that a policy computes with: all except the mask and the leaves of critics."""
+        return tuple(leaf for leaf in self.leaves if leaf.kind != "mask" and not leaf.critic)
+
+    @property
+    def critic_leaves(self) -> tuple[Leaf, ...]:
+        """The leaves that only critics and value networks see."""
+        return tuple(leaf for leaf in self.leaves if leaf.critic)
+
+    @property
+    def for_critics(self) -> "EnvironmentSpec":
+        """The environment as critics see it: with all leaves, in the same places."""
+        if not self.critic_leaves:
+            return self
+        leaves = tuple(replace(leaf, critic=False) for leaf in self.leaves)
+        return replace(self, observations=replace(self.observations, leaves=leaves))
+
+    @property
+    def for_policy(self) -> "EnvironmentSpec":
+        """The environment without the leaves of critics, as an exported policy needs it."""
+        if not self.critic_leaves:
+            return self
+        leaves = tuple(leaf for leaf in self.leaves if not leaf.critic)
+        edges = np.diff(self.is_indicator.astype(np.int8), prepend=0, append=0)
+        return replace(
+            self,
+            observations=ArraySpec((packed_nbytes(leaves),), self.observations.dtype, leaves=leaves),
+            indicators=tuple(np.flatnonzero(edges).tolist()),
+        )
 
     @property
     def vector(self) -> ArraySpec | None:
-        """The numbers of an observation, which a run may normalize; None if there are only images."""
+        """The numbers of an observation, which a run may normalize; None if there are only images.
+
+        With several leaves of numbers, all of them in the order of the leaves.
+        """
         if not self.leaves:
             return None if self.image is not None else self.observations
-        numbers = next((leaf for leaf in self.leaves if leaf.kind == "numbers"), None)
-        return None if numbers is None else ArraySpec(numbers.shape, numbers.dtype)
+        numbers = [leaf for leaf in self.encoded if leaf.kind == "numbers"]
+        return ArraySpec((sum(leaf.shape[0] for leaf in numbers),), numbers[0].dtype) if numbers else None
+
+    @property
+    def sees_number(self) -> NDArray[np.bool_]:
+        """Which components of the vector of `for_critics` are components of `vector`."""
+        if not self.leaves:
+            return np.ones((self.vector or self.observations).shape[0], np.bool_)
+        numbers = [leaf for leaf in self.leaves if leaf.kind == "numbers"]
+        return np.array([not leaf.critic for leaf in numbers for _ in range(leaf.shape[0])], np.bool_)
+
+    @property
+    def is_indicator(self) -> NDArray[np.bool_]:
+        """Which components of `vector` are bits or one-hot categories; see `indicators`."""
+        sees = self.sees_number
+        found = np.zeros(len(sees), np.bool_)
+        for start, stop in zip(self.indicators[::2], self.indicators[1::2], strict=True):
+            found[start:stop] = True
+        return found[sees]
 
     @property
     def acting_size(self) -> int:
@@ -208,7 +253,9 @@ class EnvironmentSpec:
     def observations_text(self) -> str:
         """A policy's observations, in words."""
         if self.leaves:
-            return "; ".join(self._leaf_text(leaf) for leaf in self.leaves)
+            seen = "; ".join(self._leaf_text(leaf) for leaf in self.leaves if not leaf.critic)
+            critics = "; ".join(self._leaf_text(leaf) for leaf in self.critic_leaves)
+            return f"{seen}; for critics only: {critics}" if critics else seen
         if self.image is None:
             return self._vector_text(self.observations)
         image, channels = self.image, self.image.channels
@@ -221,7 +268,7 @@ class EnvironmentSpec:
     def _leaf_text(self, leaf: Leaf) -> str:
         match leaf.kind:
             case "numbers":
-                return self._vector_text(leaf)
+                return _numbers_text(leaf) if leaf.critic else self._vector_text(leaf)
             case "category":
                 return f"{leaf.name}: one of {leaf.categories:,}"
             case "mask":
@@ -230,7 +277,7 @@ class EnvironmentSpec:
         return f"{leaf.name}: an image of {image.pixels} with {image.channels} channels{stacked}"
 
     def _vector_text(self, of: ArraySpec | Leaf) -> str:
-        numbers = f"a vector of {of.shape[0]} number{'s' * (of.shape[0] != 1)}"
+        numbers = _numbers_text(of)
         alone = len(self.parts) == 1 and numbers.endswith(self.parts[0])
         return f"{numbers}: {', '.join(self.parts)}" if self.parts and not alone else numbers
 
@@ -258,7 +305,12 @@ class EnvironmentSpec:
 
     def to_json(self) -> dict[str, Any]:
         """JSON values of the spec. `from_json` restores an equal spec."""
-        return {**asdict(self), "environment_arguments": self.environment_arguments.to_text()}
+        values = {**asdict(self), "environment_arguments": self.environment_arguments.to_text()}
+        for leaf in values["observations"]["leaves"]:
+            # Earlier versions do not know this value.
+            if not leaf["critic"]:
+                del leaf["critic"]
+        return values
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "EnvironmentSpec":
@@ -313,6 +365,10 @@ def _fields(spec: EnvironmentSpec) -> dict[str, Any]:
             {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
         )
     return fields
+
+
+def _numbers_text(of: ArraySpec | Leaf) -> str:
+    return f"a vector of {of.shape[0]} number{'s' * (of.shape[0] != 1)}"
 
 
 def _shown(value: Any) -> str:

@@ -71,7 +71,7 @@ class LoadedPolicy:
             [K, *frame] or [B, K, *frame], the oldest frame first. Float types are cast.
 
                 For observations of several arrays: a dict with each leaf of `environment.leaves` by name, and the mask
-                as "mask", in the same forms.
+                as "mask", in the same forms. The only leaf needs no dict.
 
         Returns int64 or int64[B] for discrete actions, and float32[*action] or float32[B, *action] for continuous ones.
         Several discrete parts give int64[parts] or int64[B, parts]; with additional continuous components, float32.
@@ -107,6 +107,8 @@ class LoadedPolicy:
             (MASK if leaf.kind == "mask" else leaf.name): (name, each)
             for leaf, (name, each) in zip(spec.leaves, spec.inputs.items(), strict=True)
         }
+        if len(names) == 1 and not isinstance(observation, Mapping):
+            observation = dict.fromkeys(names, observation)
         if not isinstance(observation, Mapping) or observation.keys() != names.keys():
             got = sorted(map(str, observation)) if isinstance(observation, Mapping) else type(observation).__name__
             raise InvalidInputError(f"observation: expected a dict with {', '.join(names)}, got {got}")
@@ -245,7 +247,7 @@ def _loaded(path: Path, model: bytes, spec: EnvironmentSpec, version: int, schem
     try:
         session = open_session(model)
         signature = signature_of_session(session)
-        return LoadedPolicy(spec, version, scheme, session, signature, _memory_of(session, signature))
+        return LoadedPolicy(spec.for_policy, version, scheme, session, signature, _memory_of(session, signature))
     except ImportError:
         raise
     except InvalidInputError as error:

@@ -57,7 +57,7 @@ def describe(
         "effective_scheme": descriptor.effective_scheme,
         # Encoding of int8 products; null without int8 products.
         "weight_encoding": weight_encoding or weight_encoding_of(model),
-        "environment": environment.to_json(),
+        "environment": environment.for_policy.to_json(),
         "normalization": _normalization(parsed.graph),
         # JSON has no infinity. A policy that did not run has infinite errors.
         "fidelity": json.loads(json.dumps(asdict(descriptor.fidelity)), parse_constant=lambda _: None),

@@ -48,16 +48,18 @@ class EnvironmentSpec(_message.Message):
     def __init__(self, environment_id: _Optional[str] = ..., observations: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., max_episode_steps: _Optional[int] = ..., reward_threshold: _Optional[float] = ..., frame_stack: _Optional[int] = ..., environment_arguments: _Optional[str] = ..., leaves: _Optional[_Iterable[_Union[Leaf, _Mapping]]] = ..., sizes: _Optional[_Iterable[int]] = ..., indicators: _Optional[_Iterable[int]] = ..., goal: _Optional[_Union[Goal, _Mapping]] = ...) -> None: ...
 
 class Leaf(_message.Message):
-    __slots__ = ("name", "kind", "spec", "categories")
+    __slots__ = ("name", "kind", "spec", "categories", "critic")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     CATEGORIES_FIELD_NUMBER: _ClassVar[int]
+    CRITIC_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: LeafKind
     spec: _tensor_pb2.TensorSpec
     categories: int
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[LeafKind, str]] = ..., spec: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., categories: _Optional[int] = ...) -> None: ...
+    critic: bool
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[LeafKind, str]] = ..., spec: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., categories: _Optional[int] = ..., critic: _Optional[bool] = ...) -> None: ...
 
 class Goal(_message.Message):
     __slots__ = ("achieved", "desired", "size")

@@ -41,7 +41,7 @@ _KIND = enumeration(trajectory_pb2.LeafKind, {kind: 1 + number for number, kind 
 _LEAF = Pair(
     trajectory_pb2.Leaf,
     _leaf,
-    {bounds.name: "name", _KIND: "kind", bounds.count: "categories"},
+    {bounds.name: "name", _KIND: "kind", bounds.count: "categories", bounds.anything: "critic"},
     prefix="environment.leaves.",
 )
 
@@ -65,6 +65,8 @@ def _environment(observations: ArraySpec, leaves: tuple[Leaf, ...], **fields: An
             f"{observations.dtype}{list(observations.shape)}"
         )
     spec = EnvironmentSpec(observations=replace(observations, leaves=leaves), **fields)
+    if spec.critic_leaves and not spec.encoded:
+        raise InvalidInputError("environment.leaves: the policy needs a leaf, but only critics see them")
     sizes, kind, shape = spec.sizes, np.dtype(spec.actions.dtype).kind, spec.actions.shape
     if sizes:
         mixed = len(shape) == 1 and kind == "f" and shape[0] >= len(sizes)
@@ -76,7 +78,7 @@ def _environment(observations: ArraySpec, leaves: tuple[Leaf, ...], **fields: An
             )
     if spec.mask is not None and spec.mask.shape != (sum(sizes),):
         raise InvalidInputError(f"environment.leaves: a mask must have {sum(sizes)} choices, got {[*spec.mask.shape]}")
-    ranges, vector = spec.indicators, spec.vector
+    ranges, vector = spec.indicators, spec.for_critics.vector
     rises = list(ranges) == sorted({*ranges}) and len(ranges) % 2 == 0
     if ranges and (vector is None or not rises or ranges[-1] > math.prod(vector.shape)):
         raise InvalidInputError(

@@ -26,7 +26,7 @@ train. Exit codes: 0, 2 for an environment that does not work."""
 _READS = (
     *("environment", "environment_args", "environment_wrappers", "environment_backend", "image_layout", "algorithm"),
     *("preset", "environments_per_actor", "target_return", "target_success", "normalize_observations", "network"),
-    *("hindsight", "actor.environment_timeout_s", "actor.segment_length", "actor.max_segment_bytes"),
+    *("critic_leaves", "hindsight", "actor.environment_timeout_s", "actor.segment_length", "actor.max_segment_bytes"),
 )
 
 Figures = Mapping[str, Any]
@@ -97,6 +97,8 @@ def lines_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> Iter
     yield "seeds", f"{same}; another seed {'gives another' if figures['seeds_differ'] else 'gives the same one'}"
     yield "speed", f"{_rate(figures):,.0f} steps per second of one environment, with random actions"
     takes, refuses = _algorithms(spec)
+    if spec.critic_leaves:
+        takes = [name for name in takes if ALGORITHMS[name].has_critic]
     kinds = " and ".join(spec.action_kinds)
     other = {"discrete": "continuous only", "continuous": "discrete only"}.get(kinds, "not both")
     yield "algorithms", f"{config.algorithm} unless you choose: {', '.join(takes)}; {', '.join(refuses)}: {other}"

@@ -111,7 +111,7 @@ def _train(
         run.create(config)
     if train.lifeline:
         threading.Thread(target=_end_with_parent, name="lifeline", daemon=True).start()
-    if spec.image is not None or spec.parts:
+    if spec.image is not None or spec.parts or spec.critic_leaves:
         flag = " (--image-layout)" if spec.image is not None and spec.frame_stack == 1 else ""
         print(f"observations: {spec.observations_text}{flag}", flush=True)
     if spec.action_parts:

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from actorq.config import settings
-from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, taking
+from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, no_critic, taking
 from actorq.config.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
 from actorq.config.run_config import RunConfig
 from actorq.config.segments import most_environments
@@ -29,7 +29,9 @@ Describe = Callable[[RunConfig], EnvironmentSpec]
 def fit_algorithm(
     config: RunConfig, sources: Sources, may_choose: bool, describe: Describe
 ) -> tuple[RunConfig, EnvironmentSpec]:
-    """The settings and the environment. If no algorithm is given and actions are continuous, another one is used.
+    """The settings and the environment.
+
+    If no algorithm is given, and the default does not support the actions or critic leaves, another one is used.
 
     sources: source of the settings, to resolve those of another algorithm. may_choose: whether to choose another one.
     describe: `actorq_apps.local.environment.environment_of`, or a function that caches its results.
@@ -43,19 +45,29 @@ def fit_algorithm(
         raise UserError(f"setting 'algorithm': {known}, got {config.algorithm!r}")
     spec = describe(config)
     if config.network is None:
-        check_images(spec)
+        check_images(spec.for_critics)
     kinds = spec.action_kinds
     if "discrete" not in kinds and family_of(config.preset_environment) is OTHERS and may_choose:
         config = sources.resolve(RunConfig, {"algorithm": CONTINUOUS_ALGORITHM})
     elif len(kinds) > 1 and may_choose:
         config = sources.resolve(RunConfig, {"algorithm": taking(*kinds)[0]})
+    elif config.critic_leaves and may_choose and _lacks_critic(config):
+        others = (each for each in taking(*kinds) if ALGORITHMS[each].has_critic)
+        config = sources.resolve(RunConfig, {"algorithm": next(others)})
     needed = ALGORITHMS[config.algorithm].actions if config.algorithm in ALGORITHMS else kinds
     if not {*kinds} <= {*needed}:
         raise UserError(
             f"algorithm {config.algorithm} needs {' or '.join(needed)} actions, but {config.environment} has "
             f"{' and '.join(kinds)} ones; for these there are: {', '.join(taking(*kinds))}"
         )
+    if config.critic_leaves and _lacks_critic(config):
+        raise no_critic(config.algorithm, kinds)
     return fit_goals(config, sources.given[RunConfig], spec), spec
+
+
+def _lacks_critic(config: RunConfig) -> bool:
+    """Whether a built-in algorithm has no critic apart from the policy."""
+    return config.algorithm in ALGORITHMS and not ALGORITHMS[config.algorithm].has_critic
 
 
 def fit_goals(config: RunConfig, given: Mapping[str, Any], spec: EnvironmentSpec) -> RunConfig:

@@ -43,6 +43,7 @@ class D4PG(GradientAlgorithm):
 
     name = "d4pg"
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = D4PGConfig.actions
+    has_critic: ClassVar[bool] = True
     settings = D4PGConfig
     policy: LayerNormPolicy
     _settings: D4PGConfig

@@ -93,7 +93,7 @@ class GradientAlgorithm(Trainable):
         products are faster. With images on the CPU it gets only one minibatch, because more do not fit into the caches.
         When masks change in between, later minibatches have targets from before the change.
         """
-        alone = self._device.type == "cpu" and has_images(self._spec)
+        alone = self._device.type == "cpu" and has_images(self._spec.for_critics)
         whole, size = self._on_device(batch, weights), self.batch_size
         cut, start = list(whole.split(size)), 0
         while start < len(cut):

@@ -58,6 +58,7 @@ class PolicyGradient(Trainable):
     }
     epochs: int = 1
     has_memory: ClassVar[bool] = True
+    has_critic: ClassVar[bool] = True
     policy: Any
     _settings: OnPolicyConfig
 
@@ -65,8 +66,8 @@ class PolicyGradient(Trainable):
         """Make pi and V."""
         self.rollout_size = settings.rollout_size
         # Images stay bytes. Their updates are not recorded, and a rollout of them as floats would be large.
-        self._leaves = Leaves(self._spec) if self._spec.leaves and not has_images(self._spec) else None
-        spec = self._spec
+        self._has_images, spec = has_images(self._spec.for_critics), self._spec
+        self._leaves = Leaves(spec) if spec.leaves and not self._has_images else None
         kind = self.heads["parts" if spec.has_parts else "discrete" if spec.sizes else "continuous"]
         gaussian = {"log_std": settings.log_std, "squash": settings.squash} if spec.components else {}
 
@@ -133,7 +134,7 @@ class PolicyGradient(Trainable):
 
         Otherwise each number of rows would need its own recording.
         """
-        are_vectors = len(self._spec.policy_observations.shape) == 1 and not has_images(self._spec)
+        are_vectors = len(self._spec.policy_observations.shape) == 1 and not self._has_images
         return self._device.type == "cpu" and are_vectors and not self._memory and super().can_record
 
     def descent(self, loss: Function) -> Function:

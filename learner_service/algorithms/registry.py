@@ -8,7 +8,7 @@ from typing import cast
 
 import torch
 
-from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, taking
+from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, no_critic, taking
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
 from actorq.domain.spaces import EnvironmentSpec
@@ -46,6 +46,13 @@ def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.devic
         raise UserError(
             f"memory.kind {config.memory.kind}: algorithm {config.algorithm} has no memory; its class needs "
             "has_memory = True, or give --memory none"
+        )
+    if spec.critic_leaves and not getattr(algorithm, "has_critic", False):
+        raise no_critic(config.algorithm, spec.action_kinds)
+    if config.critic_leaves and not spec.critic_leaves:
+        raise UserError(
+            f"critic_leaves: expected an actor that hides {', '.join(config.critic_leaves)} from the policy, got one "
+            "that does not; run the learner and its actors with one version of ActorQ"
         )
     methods = getattr(algorithm, "sparsity_methods", ("dense",))
     for method in (config.sparsity.method, *sorted(config.sparsity.methods)):

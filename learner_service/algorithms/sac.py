@@ -84,6 +84,7 @@ class SAC(GradientAlgorithm):
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = SACConfig.actions
     takes_noise = True
     needs_windows = True
+    has_critic: ClassVar[bool] = True
     settings = SACConfig
     policy: GaussianPolicy
     _settings: SACConfig

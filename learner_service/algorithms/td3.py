@@ -38,6 +38,7 @@ class TD3(GradientAlgorithm):
 
     name = "td3"
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = TD3Config.actions
+    has_critic: ClassVar[bool] = True
     settings = TD3Config
     policy: DeterministicPolicy
     _settings: TD3Config

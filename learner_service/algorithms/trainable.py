@@ -52,6 +52,9 @@ class Trainable:
     }
     """Names of a network and its target network in checkpoints, by role."""
 
+    has_critic: ClassVar[bool] = False
+    """Whether the network with the role "critic" may see leaves that the policy does not see."""
+
     policy: nn.Module
     batch_size: int
     discount: float
@@ -66,9 +69,8 @@ class Trainable:
         self._config, self._spec, self._device = config, spec, device
         # Copies of trained networks in another form. They have the same precision.
         self.copies: list[FlatParameters] = []
-        # All networks share one normalizer, so that their inputs always agree.
-        normalizes = config.normalize_observations and spec.vector is not None
-        self._normalizer = Normalizer(spec).to(device) if normalizes else None
+        self._specs: dict[Network, EnvironmentSpec] = {"actor": spec, "critic": spec.for_critics}
+        self._normalizers = self._make_normalizers()
         self._sparsity = self.network_sparsity()
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(config.seed)
@@ -95,14 +97,15 @@ class Trainable:
     ) -> TrainedNetwork[M]:
         """Make a network with the sparsity, the normalizer and the user's own layers of the configuration.
 
-        make: called with the environment's spec, the units of each hidden layer, the normalizer, and `feature_layers`.
+        make: called with the environment's spec as this network sees it, the units of each hidden layer, the
+            normalizer, and `feature_layers`.
         sizes: units of each hidden layer of a dense network. options: passed to TrainedNetwork.
         """
-        config, spec = self._config, self._spec
+        config, spec, normalizer = self._config, self._specs[role], self._normalizers.get(role)
 
         def made(sizes: Sequence[int]) -> M:
             layers = feature_layers(config, spec)
-            return make(spec=spec, hidden_sizes=sizes, normalizer=self._normalizer, layers=layers)
+            return make(spec=spec, hidden_sizes=sizes, normalizer=normalizer, layers=layers)
 
         sizes = self._sparsity.sizes(role, sizes, made)
         network = made(sizes).to(self._device)
@@ -134,16 +137,19 @@ class Trainable:
 
     def normalize(self, mean: NDArray[np.float64], std: NDArray[np.float64]) -> None:
         """Normalize observations with this mean and std, if the run asks for it and they are not images."""
-        if self._normalizer is not None:
-            self._normalizer.set(mean, std)
+        sees, critics = self._spec.sees_number, self._critics_normalizer
+        if (policies := self._normalizers.get("actor")) is not None:
+            policies.set(mean[sees], std[sees])
+        if critics is not None:
+            critics.set(mean, std)
 
     def state(self) -> dict[str, Tensor]:
         """Networks, target networks, Adam's moments, the number of updates, the generator and the normalizer."""
         state = {"updates": torch.tensor(self.updates), "generator": self.generator.get_state()}
         for role, network in self.networks.items():
             state |= network.named_state(*self.state_names[role])
-        if self._normalizer is not None:
-            state |= {f"normalizer.{name}": value.clone() for name, value in self._normalizer.state_dict().items()}
+        for prefix, normalizer in self._named_normalizers.items():
+            state |= {f"{prefix}.{name}": value.clone() for name, value in normalizer.state_dict().items()}
         return state
 
     def load_state(self, state: dict[str, Tensor]) -> None:
@@ -154,10 +160,9 @@ class Trainable:
         self.updates = int(state.get("updates", 0))
         if "generator" in state:
             _restore(self.generator, state["generator"].cpu())
-        normalizer = below("normalizer", state)
-        if self._normalizer is not None:
-            self._normalizer.load_state_dict(normalizer)
-        elif normalizer:
+        for prefix, normalizer in self._named_normalizers.items():
+            normalizer.load_state_dict(below(prefix, state))
+        if not self._normalizers and below("normalizer", state):
             raise RuntimeError("the saved networks normalize observations, but normalize_observations is off")
 
     def begin_from(self, state: dict[str, Tensor]) -> None:
@@ -168,8 +173,28 @@ class Trainable:
         """
         for role, network in self.networks.items():
             network.begin_from(below(self.state_names[role][0], state))
-        if self._normalizer is not None:
-            self._normalizer.load_state_dict(below("normalizer", state))
+        for prefix, normalizer in self._named_normalizers.items():
+            normalizer.load_state_dict(below(prefix, state))
+
+    def _make_normalizers(self) -> dict[Network, Normalizer]:
+        """The normalizer of each role whose networks see numbers. Networks with the same inputs share one."""
+        found: dict[Network, Normalizer] = {}
+        for role, spec in self._specs.items() if self._config.normalize_observations else ():
+            if spec.vector is not None:
+                shared = None if self._spec.critic_leaves else found.get("actor")
+                found[role] = shared or Normalizer(spec).to(self._device)
+        return found
+
+    @property
+    def _critics_normalizer(self) -> Normalizer | None:
+        """The normalizer of critics that see more than the policy; None if they share the policy's."""
+        return self._normalizers.get("critic") if self._spec.critic_leaves else None
+
+    @property
+    def _named_normalizers(self) -> dict[str, Normalizer]:
+        """The normalizers by their names in checkpoints."""
+        found = {"normalizer": self._normalizers.get("actor"), "critic_normalizer": self._critics_normalizer}
+        return {name: normalizer for name, normalizer in found.items() if normalizer is not None}
 
 
 def annealed(start: float, end: float | None, progress: float) -> float:

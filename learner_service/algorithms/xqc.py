@@ -77,6 +77,7 @@ class XQC(GradientAlgorithm):
     sparsity_methods: ClassVar[tuple[SparsityMethod, ...]] = ("dense",)
     takes_noise = True
     needs_windows = True
+    has_critic: ClassVar[bool] = True
     settings = XQCConfig
     policy: GaussianPolicy
     _settings: XQCConfig
@@ -84,7 +85,7 @@ class XQC(GradientAlgorithm):
     def make_networks(self, settings: XQCConfig) -> None:
         """Make alpha, pi and Z, and the plain networks that pi and Z are folded into."""
         self._check()
-        spec, normalizer, rate = self._spec, self._normalizer, settings.learning_rate
+        spec, rate = self._spec, settings.learning_rate
         self._unit, lowest, highest = 1.0, -_BOUND, _BOUND
         if settings.value_min is not None and settings.value_max is not None:
             self._unit = (settings.value_max - settings.value_min) / (2 * _BOUND)
@@ -103,9 +104,12 @@ class XQC(GradientAlgorithm):
         )
         critics = partial(NormalizedCritics, atoms=settings.atoms)
         self._z = self.network("critic", critics, settings.critic_sizes, rate)
-        self.policy = GaussianPolicy(spec, settings.policy_sizes, normalizer).to(self._device)
+        normalizers = self._normalizers
+        self.policy = GaussianPolicy(spec, settings.policy_sizes, normalizers.get("actor")).to(self._device)
         self.policy.requires_grad_(self._config.learner.quantization_aware_after is not None)
-        self._folded_z = PlainCritics(spec, settings.critic_sizes, settings.atoms, normalizer=normalizer)
+        self._folded_z = PlainCritics(
+            self._specs["critic"], settings.critic_sizes, settings.atoms, normalizer=normalizers.get("critic")
+        )
         self.copies.append(FlatParameters(self._folded_z.to(self._device)))
         self._pi.network.fold_into(self.policy)
         self._improve_critics = self.descent(self._z, self._critic_loss)
@@ -243,7 +247,8 @@ class XQC(GradientAlgorithm):
 
     def _check(self) -> None:
         """Raise UserError for what this algorithm does not support."""
-        if self._config.network or self._config.encoders or has_images(self._spec) or need_encoders(self._spec):
+        own_layers = self._config.network or self._config.encoders
+        if own_layers or any(has_images(spec) or need_encoders(spec) for spec in self._specs.values()):
             raise UserError(
                 f"algorithm {self.name} supports observations that are vectors, without network and encoders; "
                 "for images, several arrays and layers of your own use sac"

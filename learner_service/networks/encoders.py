@@ -90,9 +90,9 @@ class Leaves:
 
     def __init__(self, spec: EnvironmentSpec) -> None:
         self._spec = spec
-        self._inputs = dict(zip(spec.leaves, spec.policy_observations.inputs.items(), strict=True))
+        self._seen = {leaf: spec.policy_observations.seen(leaf) for leaf in spec.leaves}
         self._numbers, start = dict[Leaf, slice](), 0
-        for leaf, (_, each) in self._inputs.items():
+        for leaf, each in self._seen.items():
             self._numbers[leaf] = slice(start, start := start + math.prod(each.shape))
 
     def unpacked(self, observations: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class Leaves:
         return torch.cat([each.reshape(len(each), -1).to(torch.float32) for each in found], 1)
 
     def encoded(self, observations: Observed) -> list[Tensor]:
-        """The leaves that a policy computes with, as float32. Images are divided by 255, with stacks as channels.
+        """The leaves that the network computes with, as float32. Images are divided by 255, with stacks as channels.
 
         Categories are int32[B].
         """
@@ -117,9 +117,9 @@ class Leaves:
         return mask if mask.dtype == torch.bool else mask > 0
 
     def _tensor(self, leaf: Leaf, observations: Observed) -> Tensor:
-        name, seen = self._inputs[leaf]
+        seen = self._seen[leaf]
         if not isinstance(observations, Tensor):
-            return observations[name]
+            return observations[leaf.input]
         if observations.dtype == torch.float32:
             return _shaped(observations[:, self._numbers[leaf]], seen.shape)
         packed = observations[..., places(self._spec.leaves)[leaf.name]]

@@ -19,10 +19,10 @@ class Normalizer(nn.Module):
     Bits and one-hot categories keep mean 0 and scale 1.
 
     mean, scale: float32[*observation] of a frame, or [*vector] in observations of several arrays; published with the
-        parameters.
+        parameters of a policy.
     forward: float32[B, *observation], or float32[B, K, *observation] for stacked frames -> the same shape.
 
-    All networks of an algorithm share one instance, so that their inputs always agree.
+    All networks with the same inputs share one instance, so that these always agree.
     """
 
     mean: Tensor
@@ -33,7 +33,7 @@ class Normalizer(nn.Module):
         shape = (spec.vector or spec.observations).shape
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("scale", torch.ones(shape))
-        self._indicators = [slice(*each) for each in zip(spec.indicators[::2], spec.indicators[1::2], strict=True)]
+        self._indicators = np.flatnonzero(spec.is_indicator).tolist()
 
     def forward(self, observations: Tensor) -> Tensor:
         """Return normalized observations."""
@@ -43,6 +43,6 @@ class Normalizer(nn.Module):
         """Set the mean and the standard deviation of each component of an observation, [*observation]."""
         self.mean.copy_(torch.from_numpy(np.asarray(mean, np.float32)))
         self.scale.copy_(torch.from_numpy((1.0 / np.maximum(std, _SMALLEST_DEVIATION)).astype(np.float32)))
-        for components in self._indicators:
-            self.mean[components] = 0.0
-            self.scale[components] = 1.0
+        if self._indicators:
+            self.mean[self._indicators] = 0.0
+            self.scale[self._indicators] = 1.0

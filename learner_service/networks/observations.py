@@ -20,16 +20,18 @@ class Observations(nn.Module):
     """Observations as float32. Bytes of images are divided by 255, other numbers are normalized. Flattens if asked.
 
     forward: [B, *policy_observations] of the environment's dtype -> float32[B, inputs], or of the same shape. For
-        observations of several arrays: the list of them, for `Encoders`. If a policy computes with only one array, that
-        array.
+        observations of several arrays: the list of them, for `Encoders`. If a network computes with only one array, or
+        only with numbers, that array or all numbers together.
     """
 
     def __init__(self, spec: EnvironmentSpec, normalizer: Normalizer | None = None, flatten: bool = True) -> None:
         super().__init__()
         self.normalizer = None if spec.vector is None else normalizer
         self._leaves = Leaves(spec) if spec.leaves else None
-        self._are_several = need_encoders(spec)
-        self._vector = next((i for i, leaf in enumerate(spec.encoded) if leaf.kind == "numbers"), None)
+        # Layers of the user get each array on its own.
+        self._are_several = need_encoders(spec) or (not flatten and len(spec.encoded) > 1)
+        self._numbers = [i for i, leaf in enumerate(spec.encoded) if leaf.kind == "numbers"]
+        self._sizes = [spec.encoded[i].shape[0] for i in self._numbers]
         # Decided once, so that the exported graph has no needless cast or reshape.
         self._bytes = spec.image is not None and spec.observations.dtype == "uint8"
         self._cast = spec.observations.dtype != "float32"
@@ -53,9 +55,13 @@ class Observations(nn.Module):
         return x.flatten(1) if self._flatten else x
 
     def _of_leaves(self, found: list[Tensor]) -> Tensor | list[Tensor]:
-        if self.normalizer is not None and self._vector is not None:
-            found[self._vector] = self.normalizer(found[self._vector])
-        return found if self._are_several else found[0]
+        if self.normalizer is not None and self._numbers:
+            numbers = self.normalizer(_joined([found[i] for i in self._numbers]))
+            if not self._are_several:
+                return numbers  # type: ignore[no-any-return]
+            for i, part in zip(self._numbers, _split(numbers, self._sizes), strict=True):
+                found[i] = part
+        return found if self._are_several else _joined(found)
 
 
 class FeatureNetwork(nn.Module):
@@ -79,19 +85,29 @@ class FeatureNetwork(nn.Module):
 
 
 def has_images(spec: EnvironmentSpec) -> bool:
-    """Whether a policy's observations are or contain images."""
-    return spec.image is not None or any(leaf.kind == "image" for leaf in spec.leaves)
+    """Whether the observations of a policy, or of critics for their spec, are or contain images."""
+    return spec.image is not None or any(leaf.kind == "image" for leaf in spec.encoded)
 
 
 def need_encoders(spec: EnvironmentSpec) -> bool:
-    """Whether observations are several arrays, or a category: neither a vector nor an image alone."""
-    return bool(spec.leaves) and [leaf.kind for leaf in spec.encoded] not in (["numbers"], ["image"])
+    """Whether observations are several arrays, or a category: neither numbers nor an image alone."""
+    kinds = [leaf.kind for leaf in spec.encoded]
+    return bool(spec.leaves) and kinds != ["image"] and {*kinds} != {"numbers"}
 
 
 def input_size(spec: EnvironmentSpec) -> int:
-    """Numbers in one of a policy's observations."""
-    seen = spec.encoded[0] if spec.leaves else spec.policy_observations
-    return math.prod(seen.shape)
+    """Numbers in one of a network's observations without encoders."""
+    if not spec.leaves:
+        return math.prod(spec.policy_observations.shape)
+    return sum(math.prod(leaf.shape) for leaf in spec.encoded)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+def _split(joined: Tensor, sizes: list[int]) -> Sequence[Tensor]:
+    return (joined,) if len(sizes) == 1 else torch.split(joined, sizes, 1)
 
 
 def hidden_layers(
@@ -123,7 +139,7 @@ def feature_layers(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module,
     """
     if config.network is not None:
         return _whole_network(config.network, spec)
-    if need_encoders(spec) or config.encoders:
+    if need_encoders(spec) or _own_encoders(config, spec):
         check_images(spec)
         return _encoders(config, spec)
     if spec.image is not None:
@@ -134,17 +150,23 @@ def feature_layers(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module,
 
 def _encoders(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
     """An encoder for each array: the user's encoder if there is one (`config.encoders`)."""
-    by_name = {leaf.name: leaf for leaf in spec.encoded}
-    if unknown := sorted(config.encoders.keys() - by_name.keys()):
-        known = ", ".join(by_name) or "one array without a name, for which --network makes layers"
-        raise UserError(f"encoders: {unknown[0]} is not an array of an observation; expected one of {known}")
-    own = {}
-    for name, path in config.encoders.items():
+    by_name, own = {leaf.name: leaf for leaf in spec.encoded}, {}
+    for name, path in _own_encoders(config, spec).items():
         leaf = by_name[name]
         example = Example({"": spec.seen_shape(leaf)}, leaf.kind == "category")
         own[name] = own_layers(f"encoders: {name}", path, leaf, example)
     encoders = Encoders(spec, own)
     return encoders, encoders.features
+
+
+def _own_encoders(config: RunConfig, spec: EnvironmentSpec) -> dict[str, str]:
+    """The user's encoders of the arrays that a network of this spec sees. Raises UserError for an unknown array."""
+    all_names = [leaf.name for leaf in spec.for_critics.encoded]
+    if unknown := sorted(config.encoders.keys() - {*all_names}):
+        known = ", ".join(all_names) or "one array without a name, for which --network makes layers"
+        raise UserError(f"encoders: {unknown[0]} is not an array of an observation; expected one of {known}")
+    seen = {leaf.name for leaf in spec.encoded}
+    return {name: path for name, path in config.encoders.items() if name in seen}
 
 
 def _whole_network(path: str, spec: EnvironmentSpec) -> tuple[nn.Module, int]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.leaves import VECTOR, views
+from actorq.domain.leaves import views
 from actorq.domain.status import StorageStatus
 from actorq.domain.trajectory import Segment
 from actorq.errors import UnavailableError
@@ -190,8 +190,14 @@ class SegmentBuffer(ABC):
             if self._moments is not None and record.cumulative_transitions > self._moments.through:
                 observations = self._store.observations[self._valid_rows(record)]
                 if self.spec.leaves:
-                    observations = views(self.spec.leaves, observations.view(np.uint8))[VECTOR]
+                    observations = self._numbers(observations.view(np.uint8))
                 self._moments.add(observations, record.cumulative_transitions)
+
+    def _numbers(self, observations: NDArray[np.uint8]) -> NDArray[Any]:
+        """All numbers of observations of several arrays, [B, components]."""
+        found = views(self.spec.leaves, observations)
+        numbers = [found[leaf.name] for leaf in self.spec.leaves if leaf.kind == "numbers"]
+        return numbers[0] if len(numbers) == 1 else np.concatenate(numbers, axis=-1)
 
     def _observations(self, rows: NDArray[np.int64]) -> NDArray[np.generic]:
         policy = self.spec.policy_observations

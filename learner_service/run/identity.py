@@ -193,8 +193,8 @@ def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: Envir
     if arguments not in (None, config.environment_arguments):
         raise UserError(
             f"the run's environment was made with {arguments}, the configuration says {config.environment_arguments}; "
-            "resume with the same --environment-args and --environment-wrappers, or start a new run in another "
-            "--run-directory"
+            "resume with the same --environment-args, --environment-wrappers and --critic-leaves, or start a new run "
+            "in another --run-directory"
         )
     if checkpoint:
         check_same_topology(config, checkpoint)

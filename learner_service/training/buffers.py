@@ -49,8 +49,8 @@ def open_buffer(
     Raises UserError when the settings do not fit the algorithm, and the errors of `ReplayStore.open`.
     """
     moments = None
-    if config.normalize_observations and spec.vector is not None:
-        moments = ObservationMoments(spec.vector.shape)
+    if config.normalize_observations and (numbers := spec.for_critics.vector) is not None:
+        moments = ObservationMoments(numbers.shape)
     # Called after all checks of the settings, so that they raise before there are files.
     sampled = is_on_policy(algorithm)
     opened = partial(open_store, config, spec, directory, sampled=sampled, earlier_transitions=earlier_transitions)

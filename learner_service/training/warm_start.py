@@ -171,7 +171,7 @@ def _text(name: str, leaf: Leaf | None) -> str:
     if leaf is None:
         return f"no array {name!r}"
     of = f" of {leaf.categories} categories" if leaf.categories else ""
-    return f"{name!r} as {leaf.kind}{of} {leaf.dtype}{[*leaf.shape]}"
+    return f"{name!r} as {leaf.kind}{of} {leaf.dtype}{[*leaf.shape]}{' for critics only' * leaf.critic}"
 
 
 def _replay_of(source: Source) -> Path:

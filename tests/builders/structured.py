@@ -21,6 +21,11 @@ def mask(choices: int) -> Leaf:
     return Leaf(ACTION_MASK, "mask", (choices,), "bool")
 
 
+def critics(leaf: Leaf) -> Leaf:
+    """The leaf, for critics only."""
+    return replace(leaf, critic=True)
+
+
 def packed(*leaves: Leaf) -> ArraySpec:
     """The spec of observations of these leaves."""
     return ArraySpec((packed_nbytes(leaves),), "uint8", leaves=leaves)

@@ -4,7 +4,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from actor_service.environments.failures import FAILURES, MisfitError, kind_of
+from actor_service.environments.spaces.critics import NO_PARTS, CriticParts
 from actor_service.environments.spaces.observations import (
     MOST_PARTS,
     Keys,
@@ -24,7 +25,7 @@ from actor_service.environments.spaces.observations import (
     path_of,
     words_of,
 )
-from actorq.domain.leaves import ACTION_MASK, VECTOR, Leaf, packed_nbytes, views
+from actorq.domain.leaves import ACTION_MASK, CRITIC_VECTOR, VECTOR, Leaf, packed_nbytes, views
 from actorq.domain.limits import LARGEST_NUMBER, within_numbers
 from actorq.errors import UserError
 
@@ -39,11 +40,12 @@ _OF_ALL = ("builtins", "typing", "abc", "gymnasium.core", "gymnasium.utils.recor
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of the vector: its path, its space, and its position."""
+    """A part of an observation: its path and space, and for a part of a vector its position and the vector's name."""
 
     keys: Keys
     space: spaces.Space[Any]
     place: slice
+    vector: str = ""
 
     @property
     def name(self) -> str:
@@ -54,26 +56,32 @@ class _Part:
 class PackedObservations(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment whose observations are uint8[bytes].
 
-    leaves: the packed arrays. parts: the parts of the vector, in words. indicators: see `EnvironmentSpec`.
+    leaves: the packed arrays. parts: the parts of the policy's vector, in words. indicators: see `EnvironmentSpec`.
     sizes: number of values of each discrete part of an action. combined: whether a combination of values is one action.
+    critics: the parts that only critics see. Their numbers are a vector of their own.
 
     Raises UserError for parts that cannot be packed. `reset` and `step` raise MisfitError, with the part's name, for an
     observation that does not fit its space. They also raise it for a mask without a legal choice when an action
     follows.
     """
 
-    def __init__(self, environment: Any, source: Source, sizes: Sequence[int], combined: bool) -> None:
+    def __init__(
+        self,
+        environment: Any,
+        source: Source,
+        sizes: Sequence[int],
+        combined: bool,
+        critics: CriticParts = NO_PARTS,
+    ) -> None:
         super().__init__(environment)
         self._source, self._sizes, self._combined = source, tuple(sizes), combined
-        self._parts: list[_Part] = []
+        parts: dict[str, list[_Part]] = {VECTOR: [], CRITIC_VECTOR: []}
+        numbers = dict.fromkeys(parts, 0)
         self._arrays: list[tuple[_Part, Leaf]] = []
-        numbers = 0
-        for keys, space in leaves_of(environment.observation_space):
-            if source == "observation" and keys == (ACTION_MASK,):
-                continue
-            leaf = _own_leaf(keys, space)
+        for keys, space in _seen_parts(environment.observation_space, source, critics):
+            vector, leaf = CRITIC_VECTOR if critics.has(keys) else VECTOR, _own_leaf(keys, space)
             if leaf is not None:
-                self._arrays.append((_Part(keys, space, slice(0)), leaf))
+                self._arrays.append((_Part(keys, space, slice(0)), replace(leaf, critic=vector == CRITIC_VECTOR)))
                 continue
             size = spaces.flatdim(space) if part_words(space) else 0
             if not size:
@@ -81,14 +89,20 @@ class PackedObservations(gymnasium.Wrapper[Any, Any, Any, Any]):
                     f"observations: {path_of(keys)}: expected numbers, an image, a category or bits, got {space}; "
                     "leave it out with a wrapper"
                 )
-            self._parts.append(_Part(keys, space, slice(numbers, numbers + size)))
-            numbers += size
-        self.parts = words_of((each.keys, each.space) for each in self._parts)
+            start = numbers[vector]
+            parts[vector].append(_Part(keys, space, slice(start, start + size), vector))
+            numbers[vector] += size
+        self._parts = [*parts[VECTOR], *parts[CRITIC_VECTOR]]
+        self.parts = words_of((each.keys, each.space) for each in parts[VECTOR])
         self.indicators = indicators_of(each.space for each in self._parts)
-        vector = (Leaf(VECTOR, "numbers", (numbers,), "float32"),) if numbers else ()
+        vectors = (
+            Leaf(name, "numbers", (size,), "float32", critic=name == CRITIC_VECTOR)
+            for name, size in numbers.items()
+            if size
+        )
         choices = math.prod(sizes) if combined else sum(sizes)
         mask = (Leaf(ACTION_MASK, "mask", (choices,), "bool"),) if source else ()
-        self.leaves = (*vector, *(leaf for _, leaf in self._arrays), *mask)
+        self.leaves = (*vectors, *(leaf for _, leaf in self._arrays), *mask)
         if unnamed := [part for part in (*self._parts, *(part for part, _ in self._arrays)) if "" in part.keys]:
             raise UserError(f"observations: a key of {unnamed[0].space} is empty; name it in the environment")
         names = [leaf.name for leaf in self.leaves]
@@ -113,7 +127,7 @@ class PackedObservations(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _pack(self, observation: Any, info: Mapping[str, Any], counts: bool) -> NDArray[np.uint8]:
         """The bytes of an observation. The next call overwrites them. counts: whether an action follows."""
         for part in self._parts:
-            self._views[VECTOR][part.place] = _flat(part, _found(observation, part.keys))
+            self._views[part.vector][part.place] = _flat(part, _found(observation, part.keys))
         for part, leaf in self._arrays:
             self._views[leaf.name][...] = _array(part, leaf, _found(observation, part.keys))
         if self._source:
@@ -171,13 +185,28 @@ def mask_source(environment: Any, sizes: Sequence[int], before_reset: Callable[[
         return ""
 
 
-def needs_packing(space: spaces.Space[Any], source: Source) -> bool:
-    """Whether observations are several arrays: an image with other parts, a large category, or a mask."""
-    found = list(leaves_of(space))
+def needs_packing(space: spaces.Space[Any], source: Source, critics: CriticParts = NO_PARTS) -> bool:
+    """Whether observations are several arrays: an image with other parts, a large category, a mask, or critics' parts.
+
+    Raises UserError as `CriticParts.apply_to` does.
+    """
+    has_critics_parts = critics.apply_to(space, masked=source == "observation")
+    found = list(_seen_parts(space, "", critics))
     if len(found) > MOST_PARTS or not all(part_words(leaf) or _own_leaf(keys, leaf) for keys, leaf in found):
         # Another function refuses this space and names a remedy.
         return False
-    return bool(source) or (not isinstance(space, spaces.Box) and any(_own_leaf(*each) for each in found))
+    has_arrays = not isinstance(space, spaces.Box) and any(_own_leaf(*each) for each in found)
+    return has_critics_parts or bool(source) or has_arrays
+
+
+def _seen_parts(
+    space: spaces.Space[Any], source: Source, critics: CriticParts
+) -> Iterator[tuple[Keys, spaces.Space[Any]]]:
+    """The parts of a space, without its mask, and without those parts of critics that are left out."""
+    for keys, part in leaves_of(space):
+        is_mask = source == "observation" and keys == (ACTION_MASK,)
+        if not is_mask and not (critics.left_out and critics.has(keys)):
+            yield keys, part
 
 
 def _classes(environment: Any) -> Iterator[type]:

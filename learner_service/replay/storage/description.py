@@ -72,9 +72,17 @@ def _describe(spec: EnvironmentSpec, capacity: int, further: Sequence[Column]) -
         "sizes": [*spec.sizes],
         "frame_stack": spec.frame_stack,
         # Older descriptions have none of these values.
-        **({"leaves": [{**asdict(leaf), "shape": [*leaf.shape]} for leaf in spec.leaves]} if spec.leaves else {}),
+        **({"leaves": [_leaf(leaf) for leaf in spec.leaves]} if spec.leaves else {}),
         **({} if spec.goal is None else {"goal": vars(spec.goal).copy()}),
     }
+
+
+def _leaf(leaf: Leaf) -> dict[str, Any]:
+    values = {**asdict(leaf), "shape": [*leaf.shape]}
+    if not leaf.critic:
+        # Descriptions without critics' leaves stay those of earlier versions.
+        del values["critic"]
+    return values
 
 
 def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, tuple[Column, ...], int]:

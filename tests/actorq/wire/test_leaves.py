@@ -9,14 +9,20 @@ from actorq.domain.contract import CONTRACT
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import ConflictError, InvalidInputError
 from actorq.v1 import quantizer_pb2, trajectory_pb2
-from tests.builders.structured import ALL, NUMBERS, discrete, mixed
+from tests.builders.structured import ALL, IMAGE, NUMBERS, critics, discrete, mixed
 
 Message = trajectory_pb2.EnvironmentSpec
 
 
 @pytest.mark.parametrize(
     "spec",
-    [discrete(*ALL, masked=True), discrete(NUMBERS, choices=(2, 3), masked=True), discrete(choices=(70, 3)), mixed()],
+    [
+        discrete(*ALL, masked=True),
+        discrete(NUMBERS, critics(IMAGE)),
+        discrete(NUMBERS, choices=(2, 3), masked=True),
+        discrete(choices=(70, 3)),
+        mixed(),
+    ],
 )
 def test_a_spec_survives_a_message(spec: EnvironmentSpec) -> None:
     sent = wire.environment_to_proto(spec).SerializeToString()
@@ -43,6 +49,15 @@ def _of_another_mask(message: Message) -> None:
     message.sizes[0] += 1
 
 
+def _for_critics_alone(message: Message) -> None:
+    for leaf in message.leaves[:-1]:
+        leaf.critic = True
+
+
+def _with_a_mask_for_critics(message: Message) -> None:
+    message.leaves[-1].critic = True
+
+
 def _of_an_endless_category(message: Message) -> None:
     message.leaves[3].categories = 0
 
@@ -56,6 +71,8 @@ def _of_an_endless_category(message: Message) -> None:
         (_of_other_bytes, "uint8"),
         (_of_another_mask, "6 choices"),
         (_of_an_endless_category, "item"),
+        (_for_critics_alone, "policy needs a leaf"),
+        (_with_a_mask_for_critics, "mask"),
         (lambda message: message.indicators.extend([1]), "indicators"),
         (lambda message: message.indicators.extend([2, 1]), "indicators"),
         (lambda message: message.indicators.extend([0, 2, 2, 3]), "indicators"),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actorq.domain.leaves import CRITIC_VECTOR, Leaf, views
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.trajectory import Segment
 from learner_service.replay import (
@@ -20,6 +21,7 @@ from learner_service.replay import (
     Returns,
     UniformSampler,
 )
+from tests.builders.structured import IMAGE, NUMBERS, critics, packed, random_observations
 from tests.learner_service.replay.replay_segments import SPEC, plain_segment, random_segment, source
 
 ENDING = [random_segment(np.random.default_rng(number), 5, 2, number, end_rate=0.4) for number in range(6)]
@@ -73,6 +75,23 @@ def test_batches_of_any_size_have_the_moments_of_all_together(sizes: list[int], 
     assert moments.count == len(together)
     np.testing.assert_allclose(moments.mean, together.mean(axis=0), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(moments.std, together.std(axis=0), rtol=1e-6, atol=1e-8)
+
+
+def test_the_moments_of_several_leaves_are_those_of_all_their_numbers(tmp_path: Path) -> None:
+    hidden = Leaf(CRITIC_VECTOR, "numbers", (2,), "float32", critic=True)
+    spec = replace(SPEC, observations=packed(NUMBERS, hidden, critics(IMAGE)))
+    store = ReplayStore.open(tmp_path, spec, 400)
+    limiter, sampler = RateLimiter(8.0, 4, 1e6, clock=lambda: 0.0), UniformSampler(store, np.random.default_rng(0))
+    buffer = ReplayBuffer(store, sampler, limiter, Returns(1, 0.9), ObservationMoments((5,)))
+    seen = random_observations(np.random.default_rng(0), spec, *ENDING[0].observations.shape[:2])
+    segment = ENDING[0].with_columns(observations=seen)
+    insert(buffer, 0, segment)
+    leaves = views(spec.leaves, acted_on(segment))
+    numbers = np.concatenate((leaves["vector"], leaves[CRITIC_VECTOR]), axis=1)
+    moments = buffer.observation_moments()
+    assert moments is not None
+    np.testing.assert_allclose(moments[0], numbers.mean(axis=0, dtype=np.float64))
+    np.testing.assert_allclose(moments[1], numbers.std(axis=0, dtype=np.float64))
 
 
 def test_before_the_first_transition_there_are_no_moments(tmp_path: Path) -> None:

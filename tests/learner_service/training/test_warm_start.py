@@ -266,6 +266,16 @@ def test_other_spaces_are_told_by_the_array_or_head(
     assert "\n" not in str(raised.value)
 
 
+def test_a_policy_that_sees_a_leaf_does_not_begin_one_whose_critics_alone_see_it(
+    client: QuantizerClient, tmp_path: Path
+) -> None:
+    there = structured.discrete(structured.NUMBERS, structured.PLANES)
+    here = structured.discrete(structured.NUMBERS, structured.critics(structured.PLANES))
+    run = spec_of_checkpoint(client, tmp_path / "other", there, **PPO)
+    with pytest.raises(UserError, match=r"expected 'planes' as image .* for critics only, got 'planes' as image"):
+        fit(run, here, **PPO)
+
+
 def test_other_bounds_of_actions_are_refused_with_a_replay_only(client: QuantizerClient, tmp_path: Path) -> None:
     sac = {"algorithm": "sac", "sac": {"hidden_sizes": (8,)}}
     run = spec_of_checkpoint(client, tmp_path / "other", PENDULUM, **sac)

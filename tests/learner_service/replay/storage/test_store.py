@@ -18,6 +18,7 @@ from learner_service.replay import ReplayStore
 from learner_service.replay.storage.columns import VALID
 from learner_service.replay.storage.directory import HEADER_BYTES, RECORD_BYTES
 from learner_service.replay.storage.mapped_files import read_checked, write_checked
+from tests.builders.structured import IMAGE, NUMBERS, critics, packed
 from tests.learner_service.replay.replay_segments import (
     SPEC,
     assert_holds,
@@ -208,6 +209,16 @@ def test_a_store_of_another_stack_or_an_older_format_is_refused_in_one_line(tmp_
     write_checked(path, {**read_checked(path), "format_version": 3})
     with pytest.raises(ConflictError, match=r"format_version 3, .*8;"):
         ReplayStore.open(tmp_path, SPEC, 100)
+
+
+def test_a_store_whose_leaves_only_critics_see_is_refused_where_policies_see_them(tmp_path: Path) -> None:
+    seen, hidden = (dataclasses.replace(SPEC, observations=packed(NUMBERS, leaf)) for leaf in (IMAGE, critics(IMAGE)))
+    for number, (own, other) in enumerate(((seen, hidden), (hidden, seen))):
+        ReplayStore.open(tmp_path / str(number), own, 100).close()
+        assert ("critic" in (tmp_path / str(number) / "meta.json").read_text()) is (own is hidden)
+        with pytest.raises(ConflictError, match="leaves"):
+            ReplayStore.open(tmp_path / str(number), other, 100)
+        ReplayStore.open(tmp_path / str(number), own, 100).close()
 
 
 @pytest.mark.parametrize("frame_stack", [0, 257])
