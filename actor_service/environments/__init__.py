@@ -52,7 +52,9 @@ CALLER = "caller"
 
 _GYMNASIUM = "actor_service.environments.gymnasium_backend:make"
 _OF_CALLER = "actor_service.environments.gymnasium_backend:make_by"
+_AGENTS = "actor_service.environments.agents.backend:make"
 _FAMILIES = {
+    "pettingzoo": _AGENTS,
     "dm_control": "actor_service.environments.dm_control_backend:make",
     "ALE": "actor_service.environments.atari_backend:make",
 }
@@ -98,9 +100,14 @@ def make_environments(
     try:
         make = getattr(import_module(module), function)
         wrappers = [_wrapper(name, keywords) for name, keywords in arguments.wrappers]
-        ours = (wrappers, before_reset) if path in (_GYMNASIUM, _OF_CALLER) else ()
+        ours: tuple[Any, ...] = ()
+        if path == _AGENTS:
+            ours = before_reset, arguments.agent_identity
+        elif path in (_GYMNASIUM, _OF_CALLER):
+            ours = wrappers, before_reset, arguments.agent_identity
         theirs = (factory,) if path == _OF_CALLER else ()
         made: Environments = make(*theirs, environment_id, count, rendered, *ours, **arguments.keywords)
+        _check_identity(made, arguments)
         _check_planes(made)
         made.spec = replace(made.spec, environment_arguments=arguments)
     except UnsupportedObservationsError as error:
@@ -164,6 +171,16 @@ def _check_planes(made: Environments) -> None:
         raise UserError(
             f"environment {spec.environment_id}: expected images [height, width, 1], or stacked frames, got "
             f"{single.dtype}{list(single.shape)}"
+        )
+
+
+def _check_identity(made: Environments, arguments: EnvironmentArguments) -> None:
+    """Raise UserError if observations should name the agent, and there is only one."""
+    if arguments.agent_identity != "none" and not made.spec.agents:
+        made.close()
+        raise UserError(
+            f"agents.identity {arguments.agent_identity}: expected an environment with several agents, got "
+            f"{made.spec.environment_id}, which has one; leave agents.identity out"
         )
 
 

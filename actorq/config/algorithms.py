@@ -264,7 +264,7 @@ ON_POLICY = tuple(name for name, settings in ALGORITHMS.items() if issubclass(se
 FIXED = (
     *("environment", "environment_args", "environment_wrappers", "image_layout", "algorithm", "algorithm_args"),
     *("network", "normalize_observations", "replay.capacity", "hindsight.copies", "init_from", "init_replay"),
-    *("memory.kind", "memory.units"),
+    *("memory.kind", "memory.units", "agents.identity"),
     *(f"{name}.{setting}" for name, settings in ALGORITHMS.items() for setting in settings.fixed),
 )
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast, get_args
 from actorq.errors import InvalidInputError
 
 ImageLayout = Literal["auto", "channels-first", "channels-last"]
+AgentIdentity = Literal["none", "one-hot"]
 _LIBRARY = "gymnasium.wrappers"
 # Gymnasium's wrappers that change only rewards, and those that keep statistics of observations.
 _OF_REWARDS = ("NormalizeReward", "TransformReward", "ClipReward")
@@ -23,11 +24,13 @@ class EnvironmentArguments:
     keywords: arguments of the function that creates the environment, by name. All values are JSON values.
     wrappers: MODULE:CLASS and its keyword arguments, the innermost wrapper first.
     image_layout: the order of an image's axes; auto: inferred from their lengths.
+    agent_identity: what the observations of several agents also say of the agent; none: nothing.
     """
 
     keywords: Mapping[str, Any] = field(default_factory=dict)
     wrappers: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     image_layout: ImageLayout = "auto"
+    agent_identity: AgentIdentity = "none"
 
     def __str__(self) -> str:
         return self.to_text() or "no arguments"
@@ -37,8 +40,9 @@ class EnvironmentArguments:
         if self == NO_ARGUMENTS:
             return ""
         values = asdict(self)
-        if self.image_layout == "auto":
-            del values["image_layout"]
+        for name, usual in (("image_layout", "auto"), ("agent_identity", "none")):
+            if values[name] == usual:
+                del values[name]
         return json.dumps(values, allow_nan=False)
 
     @property
@@ -68,10 +72,10 @@ class EnvironmentArguments:
             values = None
         match values:
             case {"keywords": dict(keywords), "wrappers": [*wrappers], **rest} if all(map(_is_wrapper, wrappers)):
-                layout = rest.get("image_layout", "auto")
-                if layout in get_args(ImageLayout):
+                layout, identity = rest.get("image_layout", "auto"), rest.get("agent_identity", "none")
+                if layout in get_args(ImageLayout) and identity in get_args(AgentIdentity):
                     made = tuple((path, arguments) for path, arguments in wrappers)
-                    return cls(keywords, made, cast(ImageLayout, layout))
+                    return cls(keywords, made, cast(ImageLayout, layout), cast(AgentIdentity, identity))
         raise InvalidInputError(
             "environment_arguments: expected JSON as "
             '{"keywords": {NAME: VALUE}, "wrappers": [["MODULE:CLASS", {NAME: VALUE}]]}'
