@@ -8,8 +8,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from actor_service.environments.failures import FAILURES, MisfitError, failure_text, kind_of, observation_of_reset
-from actor_service.environments.fault_limits import FaultLimits
+from actor_service.environments.failures import (
+    FAILURES,
+    FaultLimits,
+    MisfitError,
+    failure_text,
+    kind_of,
+    observation_of_reset,
+)
 from actor_service.environments.interface import OUT_OF_RANGE, Environments, Fault, Step
 from actor_service.environments.step_columns import StepColumns
 from actorq.domain.limits import within_numbers

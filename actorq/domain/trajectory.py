@@ -57,9 +57,8 @@ class _ColumnOf(Generic[E]):
 
 def count_environment_steps(valid: NDArray[np.bool_], agents: int) -> int:
     """Number of environment steps among steps bool[T, N * agents]: those in which at least one agent acts."""
-    if agents > 1:
-        valid = valid.reshape(len(valid), -1, agents).any(axis=2)
-    return int(np.count_nonzero(valid))
+    acts = valid.reshape(len(valid), -1, agents).any(axis=2) if agents > 1 else valid
+    return int(np.count_nonzero(acts))
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,7 @@ def plot_run(run: RunDirectory, target: float | None) -> Plot:
     axes = figure.subplots()
     axes.fill_between(steps, [r.min() for r in returns], [r.max() for r in returns], alpha=0.18, linewidth=0)
     agents = points[-1]["evaluation"].get("agents", ())
-    team = {"label": "team"} if agents else {}
-    axes.plot(steps, [r.mean() for r in returns], marker="o", markersize=4, **team)
+    axes.plot(steps, [r.mean() for r in returns], marker="o", markersize=4, label="team" if agents else None)
     if agents:
         each = np.stack([_means(point["evaluation"]) for point in points])
         for name, column in zip(agents[:_MOST_NAMED], each.T, strict=False):
@@ -73,5 +72,6 @@ def plot_run(run: RunDirectory, target: float | None) -> Plot:
 
 def _means(evaluation: Mapping[str, Any]) -> NDArray[np.float64]:
     """The mean return of each agent in an evaluation."""
-    returns: NDArray[np.float64] = np.reshape(evaluation["agent_returns"], (-1, len(evaluation["agents"])))
-    return returns.mean(axis=0)
+    returns = np.reshape(evaluation["agent_returns"], (-1, len(evaluation["agents"])))
+    means: NDArray[np.float64] = returns.mean(axis=0)
+    return means

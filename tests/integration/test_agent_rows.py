@@ -160,9 +160,9 @@ def test_trajectories_have_the_advantages_of_single_lives(
     queue = RolloutQueue(store, RateLimiter.of_queue(1, size, size, lambda: 0.0), size, PublishedVersions(2))
     for each in segments:
         told = each.with_columns(log_probabilities=np.zeros_like(each.rewards))
-        steps = each.steps * ENVIRONMENTS
-        assert queue.limiter.try_reserve(steps)
-        assert queue.insert(told, source(each.sequence), steps) is not None
+        count = each.steps * ENVIRONMENTS
+        assert queue.limiter.try_reserve(count)
+        assert queue.insert(told, source(each.sequence), count) is not None
     assert queue.limiter.inserts == size
     (steps,) = queue.next_rollout(timeout=0) or ()
     assert steps.rewards.shape == (SEGMENTS * LENGTH, ENVIRONMENTS * 3)

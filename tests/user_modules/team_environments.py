@@ -113,8 +113,8 @@ BEST = 10 + 7 + 10
 class ContinuousTargets(Targets):
     """Each agent is rewarded for an action near its target, a number from -1 to 1."""
 
-    observed = spaces.Box(-1.0, 1.0, (1,), np.float32)
-    acted = spaces.Box(-2.0, 2.0, (1,), np.float32)
+    observed: spaces.Space[Any] = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    acted: spaces.Space[Any] = spaces.Box(-2.0, 2.0, (1,), np.float32)
 
     def observation(self, agent: str) -> Any:
         return np.array([self.targets[agent] / 2 - 0.75], np.float32)
@@ -133,7 +133,7 @@ class OwnNumber(Team):
 class Masked(Team):
     """Each agent may choose only two of four actions, and is rewarded for the higher one."""
 
-    observed = spaces.Dict(
+    observed: spaces.Space[Any] = spaces.Dict(
         {"observation": spaces.Box(0.0, 1.0, (2,), np.float32), "action_mask": spaces.MultiBinary(4)}
     )
 
@@ -157,7 +157,7 @@ class Masked(Team):
 class MaskedByInfo(Masked):
     """The mask is in the info."""
 
-    observed = spaces.Box(0.0, 1.0, (2,), np.float32)
+    observed: spaces.Space[Any] = spaces.Box(0.0, 1.0, (2,), np.float32)
 
     def observation(self, agent: str) -> Any:
         return np.ones(2, np.float32)
@@ -222,9 +222,9 @@ class Silent(Team):
     """Does not return green's reward."""
 
     def step(self, actions: Mapping[str, Any]) -> Dicts:
-        observations, rewards, *rest = super().step(actions)
-        del rewards["green"]
-        return observations, rewards, *rest
+        taken = super().step(actions)
+        del taken[1]["green"]
+        return taken
 
 
 _IDENTITY_BITS, _EPISODE_BITS, _STEP_BITS, _AGENT_BITS = 20, 16, 5, 2
@@ -246,7 +246,7 @@ class Coded(Team):
     random, because a restarted actor must not repeat it.
     """
 
-    observed = spaces.Box(0.0, 1.0, (4,), np.float32)
+    observed: spaces.Space[Any] = spaces.Box(0.0, 1.0, (4,), np.float32)
     steps_of_episode = CODED_STEPS
 
     def __init__(self, render_mode: str | None = None) -> None:
@@ -287,7 +287,8 @@ def coded_reward(agent: int, step: int) -> float:
 
 def codes_of(observations: NDArray[Any]) -> NDArray[np.int64]:
     """Agent, instance, episode and step of observations float32[..., 4] of `Coded`."""
-    return np.rint(observations.astype(np.float64) * _SCALES).astype(np.int64)
+    codes: NDArray[np.int64] = np.rint(observations.astype(np.float64) * _SCALES).astype(np.int64)
+    return codes
 
 
 def life_of(agent: int, step: int) -> tuple[int, int, bool] | None:

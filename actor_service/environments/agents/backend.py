@@ -10,8 +10,9 @@ from typing import Any
 from gymnasium import spaces
 
 from actor_service.environments.agents.door import AgentDoor, mask_source
-from actor_service.environments.agents.loop import AgentEnvironments, Parallel
+from actor_service.environments.agents.loop import AgentEnvironments
 from actor_service.environments.agents.recognized import AgentsFound, acts_in_turns, has_agents
+from actor_service.environments.agents.team import Parallel
 from actor_service.environments.failures import kind_of
 from actor_service.environments.keywords import fitting_keywords
 from actor_service.environments.spaces.actions import sizes_of

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from actor_service.environments.agents.door import AgentDoor
 from actor_service.environments.agents.team import AgentsChangedError, Parallel, Taken, Team, of_agent
-from actor_service.environments.failures import FAILURES, failure_text
-from actor_service.environments.fault_limits import FaultLimits
+from actor_service.environments.failures import FAILURES, FaultLimits, failure_text
 from actor_service.environments.interface import OUT_OF_RANGE, Environments, Fault, Step
 from actor_service.environments.step_columns import StepColumns, success_of
 from actorq.domain.limits import within_numbers

@@ -13,6 +13,7 @@ from actor_service.environments import Environments, Step, make_environments
 from actor_service.environments.trial import first_step, play, random_actions
 from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.leaves import views
+from actorq.domain.trajectory import Episode
 from actorq.errors import ActorQError, UserError
 
 HAS_PETTINGZOO = importlib.util.find_spec("mpe2") is not None
@@ -252,7 +253,7 @@ def test_an_environment_of_pettingzoo_is_made_by_its_id(name: str) -> None:
     agents = environments.spec.agent_count
     rng = np.random.default_rng(0)
     observations = environments.reset(0)
-    episodes = []
+    episodes: list[Episode] = []
     for _ in range(12):
         step = environments.step(random_actions(environments.spec, observations, rng))
         observations, episodes = step.observations, [*episodes, *step.episodes]

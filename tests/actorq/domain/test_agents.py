@@ -24,7 +24,7 @@ VALID = np.array([[1, 1, 1, 1, 1, 1], [1, 0, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1]], n
 
 def segment(**changes: Any) -> Segment:
     shape = VALID.shape
-    columns = {
+    columns: dict[str, Any] = {
         "observations": np.zeros((4, 6, 4), np.float32),
         "actions": np.ones(shape, np.int64),
         "rewards": np.ones(shape, np.float32),
