@@ -123,7 +123,8 @@ def has_updated(updates: int, killed: set[int] | None = None) -> Callable[[RunSt
 def test_kills_and_resumes_store_each_agents_steps_exactly_once(tmp_path: Path, algorithm: str) -> None:
     folder = tmp_path / "run"
     run = TrainingRun.start(
-        *(folder, "--environment", f"{MODULE}:Coded", "--algorithm", algorithm, "--target-return", "500"),
+        *(folder, "--environment", f"{MODULE}:Coded", "--algorithm", algorithm, "--actors", "2"),
+        *("--target-return", "500"),
         *("--max-environment-steps", "10000000", "--replay.capacity", "400000", "--checkpoint.period-s", "2", *QUIET),
     )
     status = run.until(has_updated(40))
