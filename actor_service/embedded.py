@@ -98,23 +98,23 @@ class OwnEnvironment:
         return environments.spec
 
     def evaluate(
-        self, spec: EnvironmentSpec, policy: Policy, episodes: int, rows: int, seed: int, stop: threading.Event
+        self, spec: EnvironmentSpec, policy: Policy, episodes: int, each: int, seed: int, stop: threading.Event
     ) -> Evaluation:
         """Greedy episodes of one policy. Blocks. Raises UnavailableError on `stop`.
 
-        rows: observations per call of the policy, as in its actors: dynamic int8 ranges depend on them.
+        each: environments per call of the policy, as in its actors: dynamic int8 ranges depend on them.
         """
         factory, release = self.user()
         most = 1 if self.is_single else MOST_ENVIRONMENTS
-        rows = min(rows, episodes, most)
+        each = min(each, episodes, most)
         environments = make_environments(
             spec.environment_id,
-            batch_size(episodes, rows, most),
+            batch_size(episodes, each, most),
             arguments=spec.environment_arguments.for_evaluations(),
             evaluated=True,
             factory=factory,
         )
-        runner = EvaluationEpisodes(environments, episodes, ActorCounts(), rows=rows)
+        runner = EvaluationEpisodes(environments, episodes, ActorCounts(), rows=each * spec.agent_count)
         try:
             return runner.run(runner.load(policy), seed, 0, stop)
         finally:

@@ -33,7 +33,7 @@ from actorq.v1 import actor_pb2, actor_pb2_grpc
 # The actor's own settings from the configuration. The learner sends the settings of the run.
 _READS = (
     *("environment", "environment_args", "environment_wrappers", "environment_backend", "image_layout"),
-    *("critic_leaves", "environments_per_actor", "scheme"),
+    *("critic_leaves", "agents.identity", "environments_per_actor", "scheme"),
     *("algorithm", "algorithm_args", "ppo.squash", "impala.squash"),
     *("actor.allow_modules", "actor.environment_timeout_s", "telemetry.log_format", "transport"),
 )

@@ -148,7 +148,7 @@ def record(order: Order) -> None:
     while (not segments or time.perf_counter() < deadline) and transitions < _MOST_RECORDED and nbytes < _MOST_BYTES:
         segment = acting.collect(_NoPolicy())  # type: ignore[arg-type]
         segments.append(segment)
-        transitions += segment.transitions
+        transitions += segment.environment_steps(spec.agent_count)
         nbytes += segment.observations.nbytes
     acting.environments.close()
     order.folder.write_segments(spec, segments)
@@ -170,17 +170,19 @@ def measure(order: Order) -> dict[str, Any]:
     dropped = dict.fromkeys(arithmetic().inexact_schemes, "this processor computes its products wrongly")
     seconds = order.seconds / len(counts)
     sizes = [_measure_count(config, spec, count, policies, seconds, dropped, sampling) for count in counts]
-    segments = order.folder.segments()
+    segments, agents = order.folder.segments(), spec.agent_count
     return {
         "sizes": sizes,
         "load_s": {
-            scheme: measure_in_turns({"load": partial(load_policy, policy, spec, configured)}, 0.1)["load"].cpu
+            scheme: measure_in_turns({"load": partial(load_policy, policy, spec, configured * spec.agent_count)}, 0.1)[
+                "load"
+            ].cpu
             for scheme, policy in policies.items()
             if scheme not in dropped
         },
         "dropped": dropped,
         "segment_length": segments[0].steps,
-        "valid": fmean(float(segment.valid.mean()) for segment in segments),
+        "valid": fmean(segment.environment_steps(agents) * agents / segment.valid.size for segment in segments),
     }
 
 
@@ -199,7 +201,7 @@ def _measure_count(
         if scheme in dropped:
             continue
         try:
-            loaded[scheme] = load_policy(policy, spec, count, needs)
+            loaded[scheme] = load_policy(policy, spec, count * spec.agent_count, needs)
         except InvalidInputError as error:
             dropped[scheme] = str(error)
     if not loaded:

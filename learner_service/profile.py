@@ -134,7 +134,8 @@ class _Filling:
 
     def insert(self, environment_steps: int) -> int:
         """Insert at least this number of environment steps. Returns the number of transitions."""
-        size = self._segments[0].steps * self._segments[0].environments
+        agents = self._buffer.spec.agent_count
+        size = self._segments[0].steps * self._segments[0].environments // agents
         count, transitions = -(-environment_steps // size), 0
         for place in range(count):
             segment = self._segments[self._inserted % len(self._segments)]
@@ -143,7 +144,7 @@ class _Filling:
             source = SegmentSource.from_name(f"{_NAME}-{place * self._actors // count}", 1, self._inserted)
             self._buffer.limiter.try_reserve(size)
             self._buffer.insert(replace(segment, sequence=self._inserted, follows=True), source, size)
-            transitions += segment.transitions
+            transitions += segment.environment_steps(agents)
         return transitions
 
 

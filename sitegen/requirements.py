@@ -14,7 +14,10 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docker" / "requirements"
 # The extras of each image, then optional extras. The file of an optional extra has only additional packages.
 IMAGES = {"learner": ("learner", "s3"), "quantizer": ("quantizer",), "actor": ("actor",), "operator": ("operator",)}
-ADDITIONS = {"learner": ("mlflow", "wandb"), "actor": ("box2d", "mujoco", "dm-control", "atari", "envpool")}
+ADDITIONS = {
+    "learner": ("mlflow", "wandb"),
+    "actor": ("box2d", "mujoco", "dm-control", "atari", "envpool", "pettingzoo"),
+}
 # PyTorch and its CUDA packages come from the index that the builder of the image chooses. Each index has different
 # files.
 OF_TORCH = re.compile(r"(torch|triton|cuda-|nvidia-(?!ml-py))")

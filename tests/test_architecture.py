@@ -32,6 +32,7 @@ HOMES = {
     "mujoco": {"actor_service"},
     "ale_py": {"actor_service"},
     "envpool": {"actor_service"},
+    "pettingzoo": {"actor_service"},
     "av": {"actor_service"},
     "codecarbon": {APPS},
     "kubernetes": {APPS},

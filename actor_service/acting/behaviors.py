@@ -26,11 +26,12 @@ def behavior_policy(
 ) -> BehaviorPolicy:
     """The behavior policy for a number of environments. It draws actions if the run does; otherwise it adds noise.
 
-    Without sampling, `exploration` has a rate for each environment. wanted: names of the run's further columns. Raises
-    UserError when this actor does not know the sampler.
+    Without sampling, `exploration` has a rate for each environment, which its agents share. wanted: names of the run's
+    further columns. Raises UserError when this actor does not know the sampler.
     """
     if exploration.sampling:
-        return _sampler_named(exploration.sampling)(spec, environments, rng)
+        return _sampler_named(exploration.sampling)(spec, environments * spec.agent_count, rng)
+    exploration = exploration.by_agent(spec.agent_count)
     if spec.has_parts or spec.mask is not None:
         return PartwiseEpsilonGreedy(spec, exploration, rng)
     if spec.sizes:

@@ -15,9 +15,9 @@ from actor_service.acting.turns import PolicyTurns
 from actor_service.counts import ActorCounts
 from actor_service.environments import Environments, Fault
 from actor_service.policies.policy import OnnxPolicy
-from actorq.domain.columns import Per, columns_of, state_column
+from actorq.domain.columns import PRESENT, Per, columns_of, state_column
 from actorq.domain.spaces import EnvironmentSpec
-from actorq.domain.trajectory import Episode, PolicySpan, Segment
+from actorq.domain.trajectory import Episode, PolicySpan, Segment, count_environment_steps
 
 _OLDEST = 255
 
@@ -36,6 +36,7 @@ def fitting_segment_length(
     The estimate assumes a new policy at each step and an episode's end at every second step. further: more columns.
     """
     columns = columns_of(spec, further)
+    environments *= spec.agent_count
     row = environments * (sum(each.nbytes for each in columns if each.per is not Per.SEGMENT) + _HALF_EPISODE_BYTES)
     # A segment has frame_stack more rows than steps. With an odd number of steps, it may hold half an episode more.
     more = {Per.ROW: spec.frame_stack, Per.STEP: 0, Per.SEGMENT: 1}
@@ -48,7 +49,7 @@ def fitting_segment_length(
 class SegmentCollector:
     """Collects segments. The loop asks for the newest policy before each step, so a new policy acts from the next step.
 
-    When an environment fails in a step, its row of that step is not valid, and the row before ends its episode. The
+    When an environment fails in a step, its rows of that step are not valid, and the rows before end its episode. The
     other environments' rows stay valid. If failures leave a segment without any valid row, it is dropped and counted.
     The next segment then does not have `follows`.
 
@@ -76,8 +77,8 @@ class SegmentCollector:
         self._drawn = self.columns.get("actions")
         self._further = {name: values for name, values in self.columns.items() if name != "actions"}
         self._step_columns = [each for each in columns_of(self._spec, self.columns) if each.per is Per.STEP]
-        self._stack = FrameStack(self._spec, environments.count)
-        self._states = PolicyStates(environments.count, self.state_size) if self.state_size else None
+        self._stack = FrameStack(self._spec, environments.rows)
+        self._states = PolicyStates(environments.rows, self.state_size) if self.state_size else None
         self._context_rows = self._spec.frame_stack - 1
         with self.watched:
             self._observations = environments.reset(self.seed)
@@ -104,7 +105,7 @@ class SegmentCollector:
         arrays, observations = self._new_arrays(), self._new_observations()
         further = [(arrays[name], values) for name, values in self._further.items()]
         actions, rewards, valid = arrays["actions"], arrays["rewards"], arrays["valid"]
-        terminated, truncated = arrays["terminated"], arrays["truncated"]
+        terminated, truncated, present = arrays["terminated"], arrays["truncated"], arrays.get(PRESENT)
         spans: list[PolicySpan] = []
         episodes: tuple[Episode, ...] = ()
         failed = False
@@ -125,6 +126,8 @@ class SegmentCollector:
             actions[steps] = chosen if drawn is None else drawn
             for array, values in further:
                 array[steps] = values
+            if present is not None:
+                present[steps] = environments.present
             if policy is not acting:
                 spans.append(PolicySpan(steps, policy.descriptor.version, policy.descriptor.effective_scheme))
                 acting = policy
@@ -148,7 +151,7 @@ class SegmentCollector:
         if steps == 0 or is_lost:
             self._follows &= not is_lost
             return None, is_lost
-        self.environment_steps += int(np.count_nonzero(valid[:steps]))
+        self.environment_steps += count_environment_steps(valid[:steps], self._spec.agent_count)
         columns = {
             "observations": observations[: before + steps + 1],
             **{name: array[:steps] for name, array in arrays.items()},
@@ -169,14 +172,14 @@ class SegmentCollector:
         """Observations of a segment: its context and first observation, and uninitialized rows for its steps."""
         rows = self._context_rows + self.segment_length + 1
         observed = self._spec.observations
-        observations = np.empty((rows, self.environments.count, *observed.shape), observed.dtype)
+        observations = np.empty((rows, self.environments.rows, *observed.shape), observed.dtype)
         observations[: self._context_rows] = self._context
         observations[self._context_rows] = self._observations
         return observations
 
     def _new_arrays(self) -> dict[str, Any]:
         """Uninitialized columns of the segment's steps, [T, N, ...], by name."""
-        shape = self.segment_length, self.environments.count
+        shape = self.segment_length, self.environments.rows
         return {each.name: np.empty((*shape, *each.shape), each.dtype) for each in self._step_columns}
 
     def _end_episodes(
@@ -186,7 +189,9 @@ class SegmentCollector:
 
         truncated, valid: bool[T, N], of the segment.
         """
+        agents = self._spec.agent_count
         for fault in faults:
             self.counts.add_fault(fault.restarted)
-            if step and valid[step - 1, fault.environment]:
-                truncated[step - 1, fault.environment] = True
+            if step:
+                rows = slice(fault.environment * agents, (fault.environment + 1) * agents)
+                truncated[step - 1, rows] |= valid[step - 1, rows]

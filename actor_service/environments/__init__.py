@@ -53,7 +53,9 @@ CALLER = "caller"
 
 _GYMNASIUM = "actor_service.environments.gymnasium_backend:make"
 _OF_CALLER = "actor_service.environments.gymnasium_backend:make_by"
+_AGENTS = "actor_service.environments.agents.backend:make"
 _FAMILIES = {
+    "pettingzoo": _AGENTS,
     "dm_control": "actor_service.environments.dm_control_backend:make",
     "ALE": "actor_service.environments.atari_backend:make",
 }
@@ -98,19 +100,24 @@ def make_environments(
             "environment_wrappers: wrappers need a Gymnasium environment with --environment-backend python, got "
             f"{environment_id!r} with {backend}"
         )
-    if arguments.critic_leaves and path not in (_GYMNASIUM, _OF_CALLER):
+    if arguments.critic_leaves and path not in (_GYMNASIUM, _OF_CALLER, _AGENTS):
         raise UserError(
-            "critic_leaves: parts for critics need a Gymnasium environment with --environment-backend python, got "
-            f"{environment_id!r} with {backend}; leave --critic-leaves out"
+            "critic_leaves: parts for critics need a Gymnasium or PettingZoo environment with --environment-backend "
+            f"python, got {environment_id!r} with {backend}; leave --critic-leaves out"
         )
     module, _, function = path.partition(":")
     try:
         make = getattr(import_module(module), function)
         wrappers = [_wrapper(name, keywords) for name, keywords in arguments.wrappers]
         critics = CriticParts(arguments.critic_leaves, left_out=evaluated)
-        ours = (wrappers, before_reset, critics) if path in (_GYMNASIUM, _OF_CALLER) else ()
+        ours: tuple[Any, ...] = ()
+        if path == _AGENTS:
+            ours = before_reset, critics, arguments.agent_identity
+        elif path in (_GYMNASIUM, _OF_CALLER):
+            ours = wrappers, before_reset, critics, arguments.agent_identity
         theirs = (factory,) if path == _OF_CALLER else ()
         made: Environments = make(*theirs, environment_id, count, rendered, *ours, **arguments.keywords)
+        _check_identity(made, arguments)
         _check_planes(made)
         made.spec = replace(made.spec, environment_arguments=arguments)
     except UnsupportedObservationsError as error:
@@ -178,6 +185,16 @@ def _check_planes(made: Environments) -> None:
         raise UserError(
             f"environment {spec.environment_id}: expected images [height, width, 1], or stacked frames, got "
             f"{single.dtype}{list(single.shape)}"
+        )
+
+
+def _check_identity(made: Environments, arguments: EnvironmentArguments) -> None:
+    """Raise UserError if observations should name the agent, and there is only one."""
+    if arguments.agent_identity != "none" and not made.spec.agents:
+        made.close()
+        raise UserError(
+            f"agents.identity {arguments.agent_identity}: expected an environment with several agents, got "
+            f"{made.spec.environment_id}, which has one; leave agents.identity out"
         )
 
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from actor_service.environments import describe_environment
 from actor_service.environments.dm_control_backend import observation_parts
+from actor_service.environments.failures import MOST_FAULTS
 from actor_service.environments.interface import OUT_OF_RANGE, Environments, Fault, Step
-from actor_service.environments.loop import MOST_FAULTS
 from actor_service.environments.spaces.actions import action_spec
 from actor_service.environments.step_columns import StepColumns
 from actorq.domain.environments import EnvironmentArguments

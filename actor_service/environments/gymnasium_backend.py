@@ -2,33 +2,29 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from actor_service.environments.agents.backend import make_found
+from actor_service.environments.agents.recognized import AgentsFound, has_agents
 from actor_service.environments.failures import kind_of
+from actor_service.environments.interface import Environments
 from actor_service.environments.keywords import fitting_keywords
 from actor_service.environments.loop import LoopedEnvironments
 from actor_service.environments.rendering import draw_fast, prepare_mujoco, wants_mujoco
-from actor_service.environments.spaces.actions import JointActions, action_spec, sizes_of, with_one_action
+from actor_service.environments.spaces.actions import JointActions, sizes_of, with_one_action
 from actor_service.environments.spaces.critics import NO_PARTS, CriticParts
-from actor_service.environments.spaces.observations import (
-    indicators_of,
-    is_plane,
-    leaves_of,
-    observation_spec,
-    parts_of,
-)
-from actor_service.environments.spaces.packing import PackedObservations, Source, mask_source, needs_packing
-from actor_service.goals.rewards import GoalRewards, goal_of
-from actorq.domain.spaces import EnvironmentSpec
+from actor_service.environments.spaces.described import JoinedObservations, spec_of, with_one_observation, wrapper_of
+from actor_service.environments.spaces.packing import mask_source
+from actor_service.goals.rewards import GoalRewards
+from actorq.domain.environments import AgentIdentity
 from actorq.errors import UserError
 
-W = TypeVar("W")
 Environment = gymnasium.Env[Any, Any]
 Wrap = Callable[[Environment], Environment]
 Factory = Callable[..., Environment]
@@ -60,9 +56,10 @@ def make(
     wrappers: Sequence[Wrap] = (),
     before_reset: Callable[[], None] = lambda: None,
     critics: CriticParts = NO_PARTS,
+    identity: AgentIdentity = "none",
     /,
     **keywords: Any,
-) -> LoopedEnvironments:
+) -> Environments:
     """A batch of the environment ID, MODULE:ID or MODULE:NAME, as `make_environments` makes it.
 
     ID is registered in Gymnasium, after the import of the module. NAME is a class or function of the module.
@@ -73,7 +70,9 @@ def make(
     if module:
         __import__(module)
     own = None if name in gymnasium.registry or not module else _attribute(sys.modules[module], name)
-    origin = _of_factory(own) if own is not None else _of_registry(environment_id, gymnasium.spec(name))
+    if own is not None:
+        return make_by(own, environment_id, count, rendered, wrappers, before_reset, critics, identity, **keywords)
+    origin = _of_registry(environment_id, gymnasium.spec(name))
     return _make(origin, environment_id, count, rendered, wrappers, before_reset, critics, **keywords)
 
 
@@ -85,11 +84,24 @@ def make_by(
     wrappers: Sequence[Wrap] = (),
     before_reset: Callable[[], None] = lambda: None,
     critics: CriticParts = NO_PARTS,
+    identity: AgentIdentity = "none",
     /,
     **keywords: Any,
-) -> LoopedEnvironments:
-    """A batch of environments that `factory` makes. The id is only a name. Otherwise as `make`."""
-    return _make(_of_factory(factory), environment_id, count, rendered, wrappers, before_reset, critics, **keywords)
+) -> Environments:
+    """A batch of environments that `factory` makes. The id is only a name. Otherwise as `make`.
+
+    They may have several agents. identity: see `EnvironmentArguments`.
+    """
+    try:
+        return _make(_of_factory(factory), environment_id, count, rendered, wrappers, before_reset, critics, **keywords)
+    except AgentsFound as found:
+        if wrappers:
+            raise UserError(
+                f"environment_wrappers: wrappers need a Gymnasium environment, got {environment_id!r} with several "
+                "agents"
+            ) from None
+        limit = keywords.get("max_episode_steps")
+        return make_found(found, environment_id, count, before_reset, critics, identity, limit)
 
 
 def _of_registry(environment_id: str, registered: EnvSpec) -> _Origin:
@@ -112,6 +124,8 @@ def _of_registry(environment_id: str, registered: EnvSpec) -> _Origin:
 def _of_factory(factory: Factory) -> _Origin:
     def made(limit: int, **keywords: Any) -> Environment:
         environment = factory(**keywords)
+        if has_agents(environment):
+            raise AgentsFound(environment, partial(factory, **keywords))
         if not isinstance(environment, gymnasium.Env):
             raise UserError(f"expected an environment of gymnasium.Env, got {kind_of(environment)}")
         return gymnasium.wrappers.TimeLimit(environment, limit) if limit > 0 else environment
@@ -153,24 +167,24 @@ def _make(
     threshold = origin.reward_threshold
     if threshold is None and known is not None and known.reward_threshold is not None:
         threshold = float(known.reward_threshold)
-    joint = _wrapper(first, JointActions)
+    joint = wrapper_of(first, JointActions)
     sizes = joint.sizes if joint else sizes_of(first.action_space)
     source = mask_source(first, sizes, before_reset)
     combined = joint is None or joint.combined
-    observed = partial(_with_one_observation, mask=source, sizes=sizes, combined=combined, critics=critics)
+    observed = partial(with_one_observation, mask=source, sizes=sizes, combined=combined, critics=critics)
     try:
         first = observed(first)
     except UserError as error:
         first.close()
         raise UserError(f"environment {environment_id}: {error}") from None
     try:
-        spec = _spec(environment_id, first, joint, limit or 0, threshold)
+        spec = spec_of(environment_id, first, joint, limit or 0, threshold)
     except UserError:
         first.close()
         raise
     singles = [first, *(observed(make_one()) for _ in range(count - 1))]
     looped = LoopedEnvironments(spec, singles, lambda: observed(make_one()), of_batch)
-    if spec.goal is not None and (joined := _wrapper(first, _Joined)) is not None:
+    if spec.goal is not None and (joined := wrapper_of(first, JoinedObservations)) is not None:
         looped.goal_rewards = GoalRewards(environment_id, joined.env)
     return looped
 
@@ -206,68 +220,3 @@ def _single(
         return environment
 
     return made
-
-
-def _spec(
-    environment_id: str, first: Environment, joint: JointActions | None, limit: int, threshold: float | None
-) -> EnvironmentSpec:
-    """The description of an environment with one observation and one action. Raises UserError."""
-    actions, sizes = action_spec(
-        environment_id, first.action_space, joint.sizes if joint and not joint.combined else ()
-    )
-    packed = _wrapper(first, PackedObservations)
-    parts, indicators = (packed.parts, packed.indicators) if packed else _flattened(first)
-    if packed and any(leaf.critic for leaf in packed.leaves) and goal_of(environment_id, packed.env) is not None:
-        raise UserError(
-            f"critic_leaves: environment {environment_id} has goals, which hindsight replaces in one vector that all "
-            "networks see; leave --critic-leaves out"
-        )
-    observations = observation_spec(environment_id, first.observation_space)
-    return EnvironmentSpec(
-        environment_id=environment_id,
-        observations=replace(observations, leaves=packed.leaves if packed else ()),
-        actions=actions,
-        sizes=sizes,
-        max_episode_steps=limit,
-        goal=None if (joined := _wrapper(first, _Joined)) is None else goal_of(environment_id, joined.env),
-        parts=parts,
-        indicators=indicators,
-        action_parts=joint.text if joint else "",
-        reward_threshold=threshold,
-    )
-
-
-class _Joined(gymnasium.wrappers.FlattenObservation):
-    """An environment whose observations this module has joined."""
-
-
-def _with_one_observation(
-    environment: Environment, mask: Source, sizes: Sequence[int], combined: bool, critics: CriticParts
-) -> Environment:
-    """The environment with observations of one array, if they can be joined or packed."""
-    space = environment.observation_space
-    if needs_packing(space, mask, critics):
-        return PackedObservations(environment, mask, sizes, combined, critics)
-    if is_plane(space):
-        return gymnasium.wrappers.ReshapeObservation(environment, (*(space.shape or ()), 1))
-    if parts_of(space):
-        return _Joined(environment)
-    return environment
-
-
-def _wrapper(environment: Environment, kind: type[W]) -> W | None:
-    """The wrapper of this kind; None if there is none."""
-    while isinstance(environment, gymnasium.Wrapper):
-        if isinstance(environment, kind):
-            return environment
-        environment = environment.env
-    return None
-
-
-def _flattened(environment: Environment) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The parts of flattened observations in words, and which components are bits or one-hot categories."""
-    flattened = _wrapper(environment, gymnasium.wrappers.FlattenObservation)
-    if flattened is None:
-        return (), ()
-    space = flattened.env.observation_space
-    return parts_of(space), indicators_of(leaf for _, leaf in leaves_of(space))

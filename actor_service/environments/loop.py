@@ -8,20 +8,20 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from actor_service.environments.failures import FAILURES, MisfitError, failure_text, kind_of, observation_of_reset
+from actor_service.environments.failures import (
+    FAILURES,
+    FaultLimits,
+    MisfitError,
+    failure_text,
+    kind_of,
+    observation_of_reset,
+)
 from actor_service.environments.interface import OUT_OF_RANGE, Environments, Fault, Step
 from actor_service.environments.step_columns import StepColumns
 from actorq.domain.limits import within_numbers
 from actorq.domain.spaces import EnvironmentSpec
-from actorq.errors import ActorQError, UserError
-from actorq.text import one_line
 
 _log = logging.getLogger(__name__)
-
-# Consecutive faults of one environment that end the actor.
-MOST_FAULTS = 10
-# The lower limit before the batch's first good step. A broken environment needs no more restarts.
-MOST_FAULTS_AT_START = 5
 
 
 class _Single(Protocol):
@@ -45,8 +45,7 @@ class LoopedEnvironments(Environments):
     """A batch of single environments.
 
     An environment is closed and recreated when it raises an exception, or when a value does not fit its spaces. A value
-    `OUT_OF_RANGE` resets it. The step lists both as faults. `MOST_FAULTS` consecutive faults of one environment raise
-    ActorQError. Before the first good step, `MOST_FAULTS_AT_START` raise UserError.
+    `OUT_OF_RANGE` resets it. The step lists both as faults. Too many raise an error: see `FaultLimits`.
 
     make: makes one environment.
     limit: steps after which an episode is truncated; 0 if the environments truncate it. Replaces Gymnasium's TimeLimit,
@@ -67,9 +66,7 @@ class LoopedEnvironments(Environments):
         self._discrete = bool(spec.sizes)
         self._columns = StepColumns(spec.observations, self.lengths)
         self._ended: list[int] = []
-        self._has_stepped = False
-        self._faults_in_a_row = [0] * self.count
-        self._faulty: set[int] = set()
+        self._faults = FaultLimits(spec.environment_id, self.count)
         # Infos of the last step of each environment.
         self._infos: list[Any] = [None] * self.count
         self._seeds = np.random.default_rng()
@@ -122,8 +119,7 @@ class LoopedEnvironments(Environments):
             lost = {fault.environment for fault in faults}
             endings = [index for index in endings if index not in lost]
         step = columns.finish(ended, endings, tuple(faults), infos)
-        self._settle(faults)
-        self._has_stepped = self._has_stepped or len(faults) < self.count
+        self._faults.settle({fault.environment for fault in faults})
         self._ended = endings
         return step
 
@@ -152,7 +148,7 @@ class LoopedEnvironments(Environments):
 
     def _mend(self, index: int, what: str) -> Fault:
         """Begin a new episode in an environment with a value out of range."""
-        self._count_fault(index, f"{OUT_OF_RANGE}: {what}")
+        self._faults.count(index, f"{OUT_OF_RANGE}: {what}")
         broken = self._singles[index]
         self._columns.observations[index] = self._first_observation(index, None)
         return Fault(index, OUT_OF_RANGE, restarted=self._singles[index] is not broken)
@@ -190,12 +186,12 @@ class LoopedEnvironments(Environments):
                 observation = self._restart(index, error)
             if self._columns.observations.dtype.kind != "f" or within_numbers(observation).all():
                 return observation
-            self._count_fault(index, f"{OUT_OF_RANGE} in the first observation of an episode")
+            self._faults.count(index, f"{OUT_OF_RANGE} in the first observation of an episode")
 
     def _restart(self, index: int, error: BaseException) -> NDArray[Any]:
         """Recreate an environment and return its first observation."""
         while True:
-            self._count_fault(index, failure_text(error), error)
+            self._faults.count(index, failure_text(error), error)
             with suppress(*FAILURES):
                 self._singles[index].close()
             try:
@@ -204,23 +200,3 @@ class LoopedEnvironments(Environments):
                 return self._fitting(observation_of_reset(single.reset(seed=int(self._seeds.integers(2**31)))))
             except FAILURES as next_error:
                 error = next_error
-
-    def _count_fault(self, index: int, reason: str, cause: BaseException | None = None) -> None:
-        self._faults_in_a_row[index] += 1
-        self._faulty.add(index)
-        reason = one_line(" ".join(reason.split()))
-        _log.warning("environment %d of %s: %s", index, self.spec.environment_id, reason)
-        if not self._has_stepped and self._faults_in_a_row[index] >= MOST_FAULTS_AT_START:
-            raise UserError(f"environment {self.spec.environment_id} does not work: {reason}") from cause
-        if self._faults_in_a_row[index] >= MOST_FAULTS:
-            raise ActorQError(
-                f"environment {self.spec.environment_id} failed {MOST_FAULTS} times in a row; the last time: {reason}"
-            ) from cause
-
-    def _settle(self, faults: Sequence[Fault]) -> None:
-        """Reset the fault count of each environment that has taken a good step since its last fault."""
-        if self._faulty:
-            still = {fault.environment for fault in faults}
-            for index in self._faulty - still:
-                self._faults_in_a_row[index] = 0
-            self._faulty &= still

@@ -69,10 +69,12 @@ class StepColumns:
         endings: Collection[int],
         faults: tuple[Fault, ...] = (),
         infos: Sequence[Any] | None = None,
+        with_rows: bool = True,
     ) -> Step:
-        """Count the step. `resets`: environments that this step only reset.
+        """Count the step. `resets`: rows that this step only reset. A row is an environment, or one of its agents.
 
         `endings`: environments whose episode it ended.
+        with_rows: whether the numbers of environments in `faults` are those of rows; if not, `resets` has these rows.
 
         infos: each environment's info of the step; None from a library that does not report success.
         """
@@ -81,7 +83,7 @@ class StepColumns:
             self._all_valid = True
         self._lengths += 1
         episodes: tuple[Episode, ...] = ()
-        for fault in faults:
+        for fault in faults if with_rows else ():
             self._forget(fault.environment)
         # A loop, because usually only one environment ends. Indexing with lists is ten times slower in numpy.
         for index in resets:
@@ -90,7 +92,7 @@ class StepColumns:
         if endings:
             told = infos or [None] * len(self._lengths)
             episodes = tuple(
-                Episode(float(self._returns[i]), int(self._lengths[i]), i, _success(told[i])) for i in endings
+                Episode(float(self._returns[i]), int(self._lengths[i]), i, success_of(told[i])) for i in endings
             )
         return Step(self.observations, self._rewards, self.terminated, self.truncated, self.valid, episodes, faults)
 
@@ -103,7 +105,7 @@ class StepColumns:
         self._returns[index] = 0.0
 
 
-def _success(info: Any) -> bool | None:
+def success_of(info: Any) -> bool | None:
     """Whether an episode ended with success, according to its last info; None if the info does not say."""
     told = info.get("is_success") if isinstance(info, dict) else None
     return bool(told) if isinstance(told, bool | int | float | np.bool_ | np.number) else None

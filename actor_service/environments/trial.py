@@ -51,9 +51,11 @@ def play(environments: Environments, steps: int, seconds: float, alive: Callable
         observation = _numbers(spec, step.observations[0])
         np.minimum(lowest, observation, out=lowest)
         np.maximum(highest, observation, out=highest)
-        if step.valid[0]:
-            rewards.append(float(step.rewards[0]))
-        kinds.update(terminated=int(step.terminated[0]), truncated=int(step.truncated[0]))
+        rewards += step.rewards[step.valid].tolist()
+        # The last agents of an episode decide its kind.
+        terminated, over = bool(step.terminated.any()), not spec.agents or bool(step.episodes)
+        truncated = bool(step.truncated.any()) and not (spec.agents and terminated)
+        kinds.update(terminated=int(terminated and over), truncated=int(truncated and over))
         episodes += step.episodes
         faults.update(fault.reason for fault in step.faults)
     took = stepper.seconds
@@ -88,7 +90,7 @@ def first_step(environments: Environments, tell: Callable[[str], None] = lambda 
     else:
         low, high = spec.actions.bounds()
         # The bounds are halved first, because their sum can overflow.
-        actions = (low / 2 + high / 2)[None]
+        actions = np.repeat((low / 2 + high / 2)[None], environments.rows, axis=0)
     while (step := environments.step(actions)).faults:
         actions = random_actions(spec, step.observations, rng)
     return step.observations

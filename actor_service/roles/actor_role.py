@@ -93,7 +93,7 @@ class ActorRole:
         self._slot = PolicySlot(self.counts)
         self._spec: EnvironmentSpec | None = None
         # Number of environments that the run's actors step as one batch. `auto` measures with this batch.
-        self._batch = 0
+        self._environments = 0
         self._watchdog = host.watchdog(host.environment_timeout_s)
         self._own_call, self._requested_call = self._watchdog.watch(), self._watchdog.watch()
         self._evaluating = threading.Lock()
@@ -149,7 +149,8 @@ class ActorRole:
             raise ExhaustedError(f"{self.name} runs an evaluation already; try again when it is done")
         try:
             # The call has as many rows as the actors' calls, because the dynamic int8 ranges depend on them.
-            with closing(self._episodes(self._spec, wanted.episodes, self._requested_call, self._batch)) as runner:
+            count = self._environments
+            with closing(self._episodes(self._spec, wanted.episodes, self._requested_call, count)) as runner:
                 policy = runner.load(self._policy(self._spec, wanted.scheme or self._acting_scheme, wanted.version))
                 if self._record is None:
                     return runner.run(policy, wanted.seed, sequence=0, stop=stop, on_episode=on_episode)
@@ -174,15 +175,16 @@ class ActorRole:
         raise NotImplementedError
 
     def _episodes(
-        self, spec: EnvironmentSpec, episodes: int, watched: Watched, rows: int = MOST_ENVIRONMENTS
+        self, spec: EnvironmentSpec, episodes: int, watched: Watched, each: int = MOST_ENVIRONMENTS
     ) -> EvaluationEpisodes:
-        """Episodes in a batch of environments, with their own rewards. rows: most observations per call of a policy."""
+        """Episodes in a batch of environments, with their own rewards. each: most environments per call of a policy."""
         recorded, most = self._record is not None, self._host.most_environments
-        rows = 1 if recorded else min(rows, episodes, most)
-        count = 1 if recorded else batch_size(episodes, rows, most)
+        each = 1 if recorded else min(each, episodes, most)
+        count = 1 if recorded else batch_size(episodes, each, most)
         made_with = spec.environment_arguments.for_evaluations()
         with watched:
             environments = self._make(spec.environment_id, count, made_with, rendered=recorded, evaluated=True)
+        rows = each * spec.agent_count
         return EvaluationEpisodes(environments, episodes, self.counts, watched, self._sampling, rows)
 
     def _make(
@@ -211,7 +213,8 @@ class ActorRole:
         return next(policy for policy in policies if policy.descriptor.scheme == selection.scheme)
 
     def _select(self, spec: EnvironmentSpec, policies: Iterable[Policy], incumbent: str) -> Selection:
-        return select(policies, spec.policy_observations, self._batch, spec.acting_size, incumbent)
+        rows = self._environments * spec.agent_count
+        return select(policies, spec.policy_observations, rows, spec.acting_size, incumbent)
 
     def _report(self) -> ActorReport:
         policy = self._slot.peek()

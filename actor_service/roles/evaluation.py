@@ -18,6 +18,7 @@ from actor_service.acting.parts import greedy_actions
 from actor_service.counts import ActorCounts
 from actor_service.environments import Environments, Step
 from actor_service.policies.policy import OnnxPolicy, load_policy
+from actorq.domain.limits import MAX_AGENT_RETURNS
 from actorq.domain.policy import Policy
 from actorq.domain.status import Exploration, Sampling
 from actorq.domain.trajectory import Episode, Evaluation
@@ -47,9 +48,9 @@ class EvaluationEpisodes:
 
     watched: context of each call to the environments, for a watchdog.
     sampling: how actions are drawn; empty for greedy actions.
-    rows: observations per call of the policy, a divisor of the number of environments; 0 for all. A quantized policy's
-        dynamic ranges cover the rows of a call. The policy therefore acts as in actors with this number of
-        environments.
+    rows: observations per call of the policy, a divisor of the environments' rows; 0 for all. A quantized policy's
+        dynamic ranges cover the rows of a call. The policy therefore acts as in actors with this number of rows. With
+        several agents, a call has all agents of its environments.
     """
 
     environments: Environments
@@ -60,8 +61,13 @@ class EvaluationEpisodes:
     rows: int = 0
 
     def __post_init__(self) -> None:
-        self.rows = self.rows or self.environments.count
+        self.rows = self.rows or self.environments.rows
         self._spec = self.environments.spec
+        if (count := self.episodes * len(self._spec.agents)) > MAX_AGENT_RETURNS:
+            raise UserError(
+                f"evaluation.episodes: expected at most {MAX_AGENT_RETURNS // len(self._spec.agents)} episodes with "
+                f"{len(self._spec.agents)} agents, got {self.episodes}, which have {count} returns"
+            )
         self.needs = self._behaviors(0)[0].needs if self.sampling else ()
         """Roles of outputs that policies must have for `run`; see `BehaviorPolicy`."""
 
@@ -87,10 +93,10 @@ class EvaluationEpisodes:
         """
         started = time.monotonic()
         behaviors = self._behaviors(seed) if self.sampling else None
-        environments, stack = self.environments, FrameStack(self._spec, self.environments.count)
+        environments, stack = self.environments, FrameStack(self._spec, self.environments.rows)
         shares = np.full(environments.count, self.episodes // environments.count)
         shares[: self.episodes % environments.count] += 1
-        states = PolicyStates(environments.count, policy.state_size) if policy.state_size else None
+        states = PolicyStates(environments.rows, policy.state_size) if policy.state_size else None
         episodes: list[Episode] = []
         failed = 0
         with self.watched:
@@ -123,6 +129,8 @@ class EvaluationEpisodes:
             lengths=tuple(episode.length for episode in episodes),
             duration_s=time.monotonic() - started,
             successes=_successes(episodes),
+            agents=self._spec.agents,
+            agent_returns=tuple(each for episode in episodes for each in episode.agent_returns),
         )
 
     def close(self) -> None:
@@ -182,8 +190,9 @@ class EvaluationEpisodes:
 
     def _behaviors(self, seed: int) -> list[BehaviorPolicy]:
         exploration = Exploration(epsilons=(), noise=(), sampling=self.sampling)
-        generators = np.random.default_rng(seed).spawn(self.environments.count // self.rows)
-        return [behavior_policy(self._spec, exploration, self.rows, generator) for generator in generators]
+        generators = np.random.default_rng(seed).spawn(self.environments.rows // self.rows)
+        count = self.rows // self._spec.agent_count
+        return [behavior_policy(self._spec, exploration, count, generator) for generator in generators]
 
 
 def _successes(episodes: Sequence[Episode]) -> tuple[bool, ...]:

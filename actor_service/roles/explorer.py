@@ -70,7 +70,7 @@ class Explorer(Participant):
             sampled=drawn,
             state_size=state_size_in(states),
         )
-        self._subscribe(spec, run.scheme, count, explore.needs)
+        self._subscribe(spec, run.scheme, environments.rows, explore.needs)
         self._activity, acted = "acting", False
         while not self._stop.is_set():
             if drawn:

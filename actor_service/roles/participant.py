@@ -177,7 +177,7 @@ class Participant(ActorRole):
                 run.environment_id, self._host.backend, run.environment_arguments, factory=self._host.factory
             )
         # An evaluator uses the actors' batch size for `auto`, so that it evaluates the scheme that the actors use.
-        self._batch = run.environments_per_actor
+        self._environments = run.environments_per_actor
         self._prepare(self._spec, membership)
         self._uploader = self._host.uploader(
             self._learner,

@@ -23,7 +23,7 @@ class StandaloneEvaluator(ActorRole):
         self._record = record
         self._sampling = sampling
         self._scheme = config.scheme
-        self._batch = config.environments_per_actor
+        self._environments = config.environments_per_actor
         # Made here and not in `start`, so that a wrong environment ends the process before it serves.
         self._watchdog.start()
         try:

@@ -278,7 +278,7 @@ FIXED = (
     *("environment", "environment_args", "environment_wrappers", "image_layout", "critic_leaves"),
     *("algorithm", "algorithm_args"),
     *("network", "normalize_observations", "replay.capacity", "hindsight.copies", "init_from", "init_replay"),
-    *("memory.kind", "memory.units"),
+    *("memory.kind", "memory.units", "agents.identity"),
     *(f"{name}.{setting}" for name, settings in ALGORITHMS.items() for setting in settings.fixed),
 )
 

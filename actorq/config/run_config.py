@@ -119,6 +119,7 @@ class RunConfig(Settings):
     ppo: PPOConfig = PPOConfig()
     impala: IMPALAConfig = IMPALAConfig()
     memory: MemoryConfig = MemoryConfig()
+    agents: sections.AgentsConfig = sections.AgentsConfig()
     sparsity: SparsityConfig = SparsityConfig()
     multi_step_returns: MultiStepConfig = MultiStepConfig()
     dynamic_capacity: DynamicCapacityConfig = DynamicCapacityConfig()
@@ -186,10 +187,11 @@ class RunConfig(Settings):
             self._check_replay()
         return self
 
-    def check_rollouts(self, rollout_size: int, batch_size: int, frame_stack: int = 1) -> None:
+    def check_rollouts(self, rollout_size: int, batch_size: int, frame_stack: int = 1, agents: int = 1) -> None:
         """Raise ValueError for a queue that could never deliver a rollout or would block actors.
 
         Raise it also for settings that need a replay. rollout_size, batch_size: of the run's on-policy algorithm.
+        agents: of the environment. Each has a row in each environment step.
         """
         algorithm, queue, actor = self.algorithm, self.queue, self.actor
         for name, used in (
@@ -228,7 +230,7 @@ class RunConfig(Settings):
                 f"actor.max_steps_per_policy must be at least {least}, or 0, got {most}: the learner publishes after "
                 "each rollout, which takes this many steps of each environment"
             )
-        needed = queue.waiting_rows(actor.segment_length, environments, rollout_size, frame_stack)
+        needed = agents * queue.waiting_rows(actor.segment_length, environments, rollout_size, frame_stack)
         if capacity < needed:
             raise ValueError(
                 f"replay.capacity must be at least {needed} rows, for queue.waiting_rollouts "
@@ -279,12 +281,13 @@ class RunConfig(Settings):
         if self.algorithm == "dqn" and self.dynamic_capacity.enabled:
             raise ValueError(_needs_continuous("dqn, which has discrete actions"))
 
-    def planned_updates(self, batch_size: int, epochs: int | None = None) -> float:
+    def planned_updates(self, batch_size: int, epochs: int | None = None, agents: int = 1) -> float:
         """Gradient updates of the whole run, for an algorithm with this batch size.
 
-        epochs: passes of an on-policy algorithm over each transition; None uses the rate limiter's pace.
+        epochs: passes of an on-policy algorithm over each transition; None uses the rate limiter's pace. agents: of the
+        environment. A rollout has a row for each agent. The rate limiter counts environment steps.
         """
-        uses = self.rate_limiter.samples_per_insert if epochs is None else epochs
+        uses = self.rate_limiter.samples_per_insert if epochs is None else epochs * agents
         return self.max_environment_steps * uses / batch_size
 
     @property
@@ -334,7 +337,9 @@ class RunConfig(Settings):
     def environment_arguments(self) -> EnvironmentArguments:
         """Keyword arguments, wrappers and critic leaves of the environment."""
         wrappers = tuple(each for wrapper in self.environment_wrappers for each in wrapper.items())
-        return EnvironmentArguments(self.environment_args, wrappers, self.image_layout, self.critic_leaves)
+        return EnvironmentArguments(
+            *(self.environment_args, wrappers, self.image_layout, self.critic_leaves, self.agents.identity)
+        )
 
     def resolved_quantizer(self) -> sections.QuantizerConfig:
         """The quantizer's settings with `compensate` resolved.
@@ -410,7 +415,7 @@ class RunConfig(Settings):
             raise UserError(_needs_continuous(f"{spec.environment_id} with {sum(spec.sizes)} discrete ones"))
         settings, steps = self.dynamic_capacity, self.actor.segment_length
         # For each environment, a segment needs a few more rows than it has steps.
-        room = self.replay.capacity * steps // (steps + spec.frame_stack)
+        room = self.replay.capacity * steps // ((steps + spec.frame_stack) * spec.agent_count)
         if settings.min_size >= room:
             raise UserError(
                 f"dynamic_capacity.min_size must be below the about {room} transitions that replay.capacity "

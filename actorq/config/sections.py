@@ -20,6 +20,7 @@ from actorq.config.numbers import (
 )
 from actorq.config.schemes import SchemeName
 from actorq.config.settings import DefaultText, Settings
+from actorq.domain.environments import AgentIdentity
 from actorq.domain.limits import MAX_GOAL_COPIES, MAX_SEGMENT_BYTES, USUAL_SEGMENT_BYTES
 from actorq.transport.options import Certificates, ServerLimits
 from actorq.transport.security.access import Access
@@ -112,6 +113,14 @@ class QueueConfig(Settings):
         steps = math.ceil(self.waiting_rollouts * rollout_size) + rollout_size
         segments = math.ceil(steps / (segment_length * environments)) + 1
         return segments * environments * (segment_length + frame_stack)
+
+
+class AgentsConfig(Settings):
+    """Several agents in one environment, which share the policy."""
+
+    identity: AgentIdentity = Field(
+        "none", description="what observations also say of the agent: none, or its number as a one-hot vector: one-hot"
+    )
 
 
 class RateLimiterConfig(Settings):

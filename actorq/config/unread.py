@@ -67,6 +67,7 @@ def _switched_off(run: RunConfig, spec: EnvironmentSpec) -> Iterator[tuple[str, 
         "actions are discrete": (spec.sizes, _GAUSSIAN),
         "network has the hidden layers": (run.network, ("dqn.hidden_sizes", *_HIDDEN)),
         "observations are no images of three axes": (spec.image is None or spec.frame_stack > 1, ("image_layout",)),
+        "the environment has one agent": (not spec.agents, ("agents",)),
         "the environment has no goals": (spec.goal is None, ("hindsight",)),
         "observations are images": (
             spec.for_critics.image,

@@ -38,7 +38,7 @@ class Per(Enum):
 
 @dataclass(frozen=True)
 class Column:
-    """One array of a segment, [rows, N, *shape], [T, N, *shape] or [N, *shape].
+    """One array of a segment, [rows, N, *shape], [T, N, *shape] or [N, *shape]. With several agents, N counts each.
 
     batched: whether algorithms get the column in their batches. Other columns are for the replay only.
     """
@@ -66,9 +66,19 @@ def columns_of(spec: EnvironmentSpec, further: Collection[str] = ()) -> tuple[Co
 
     further: names of further columns that the run needs. Columns that this environment lacks are left out.
     """
-    flag = np.dtype(np.bool_)
+    return *_basic_columns(spec), *own_columns(spec, further)
+
+
+def own_columns(spec: EnvironmentSpec, further: Collection[str] = ()) -> tuple[Column, ...]:
+    """The columns of `columns_of` that not every run has."""
     wanted = (declare(spec) for name, declare in FURTHER.items() if name in further)
     states = (_state(name) for name in further if state_size_of(name))
+    present = (Column(PRESENT, (), np.dtype(np.bool_), batched=False),) if spec.agents else ()
+    return (*present, *(column for column in wanted if column is not None), *states)
+
+
+def _basic_columns(spec: EnvironmentSpec) -> tuple[Column, ...]:
+    flag = np.dtype(np.bool_)
     return (
         Column("observations", spec.observations.shape, np.dtype(spec.observations.dtype), Per.ROW),
         Column("actions", spec.actions.shape, np.dtype(spec.actions.dtype)),
@@ -77,8 +87,6 @@ def columns_of(spec: EnvironmentSpec, further: Collection[str] = ()) -> tuple[Co
         Column("truncated", (), flag),
         Column("valid", (), flag),
         Column("ages", (), np.dtype(np.uint8), Per.SEGMENT),
-        *(column for column in wanted if column is not None),
-        *states,
     )
 
 
@@ -122,6 +130,10 @@ def _hindsight(each: HindsightColumns) -> dict[str, Callable[[EnvironmentSpec], 
 
 
 GREEDY_ACTIONS, LOG_PROBABILITIES = "greedy_actions", "log_probabilities"
+PRESENT = "present"
+"""bool[T, N], in every run with several agents: whether the observation of a step is the agent's own. An absent agent's
+row repeats the observation of another agent of its environment, and is not valid.
+"""
 
 FURTHER: Mapping[str, Callable[[EnvironmentSpec], Column | None]] = {
     GREEDY_ACTIONS: lambda spec: (

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast, get_args
 from actorq.errors import InvalidInputError
 
 ImageLayout = Literal["auto", "channels-first", "channels-last"]
+AgentIdentity = Literal["none", "one-hot"]
 _LIBRARY = "gymnasium.wrappers"
 # Gymnasium's wrappers that change only rewards, and those that keep statistics of observations.
 _OF_REWARDS = ("NormalizeReward", "TransformReward", "ClipReward")
@@ -24,12 +25,14 @@ class EnvironmentArguments:
     wrappers: MODULE:CLASS and its keyword arguments, the innermost wrapper first.
     image_layout: the order of an image's axes; auto: inferred from their lengths.
     critic_leaves: paths of the parts of an observation that only critics see.
+    agent_identity: what the observations of several agents also say of the agent; none: nothing.
     """
 
     keywords: Mapping[str, Any] = field(default_factory=dict)
     wrappers: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     image_layout: ImageLayout = "auto"
     critic_leaves: tuple[str, ...] = ()
+    agent_identity: AgentIdentity = "none"
 
     def __str__(self) -> str:
         return self.to_text() or "no arguments"
@@ -39,10 +42,9 @@ class EnvironmentArguments:
         if self == NO_ARGUMENTS:
             return ""
         values = asdict(self)
-        if self.image_layout == "auto":
-            del values["image_layout"]
-        if not self.critic_leaves:
-            del values["critic_leaves"]
+        for name, usual in (("image_layout", "auto"), ("critic_leaves", ()), ("agent_identity", "none")):
+            if values[name] == usual:
+                del values[name]
         return json.dumps(values, allow_nan=False)
 
     @property
@@ -72,10 +74,14 @@ class EnvironmentArguments:
             values = None
         match values:
             case {"keywords": dict(keywords), "wrappers": [*wrappers], **rest} if all(map(_is_wrapper, wrappers)):
-                layout, leaves = rest.get("image_layout", "auto"), rest.get("critic_leaves", [])
-                if layout in get_args(ImageLayout) and isinstance(leaves, list) and all(map(_is_text, leaves)):
+                layout, identity = rest.get("image_layout", "auto"), rest.get("agent_identity", "none")
+                leaves = rest.get("critic_leaves", [])
+                known = layout in get_args(ImageLayout) and identity in get_args(AgentIdentity)
+                if known and isinstance(leaves, list) and all(map(_is_text, leaves)):
                     made = tuple((path, arguments) for path, arguments in wrappers)
-                    return cls(keywords, made, cast(ImageLayout, layout), tuple(leaves))
+                    return cls(
+                        *(keywords, made, cast(ImageLayout, layout), tuple(leaves), cast(AgentIdentity, identity))
+                    )
         raise InvalidInputError(
             "environment_arguments: expected JSON as "
             '{"keywords": {NAME: VALUE}, "wrappers": [["MODULE:CLASS", {NAME: VALUE}]]}'

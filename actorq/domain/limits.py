@@ -45,6 +45,9 @@ MAX_FRAME_STACK = 256
 MAX_LEAVES = 64
 MAX_PARTS = 1_024
 MAX_ENVIRONMENTS = 65_536
+# Most agents that share a policy, and most returns of agents in an evaluation.
+MAX_AGENTS = 256
+MAX_AGENT_RETURNS = 65_536
 # Most copies of a step with other goals.
 MAX_GOAL_COPIES = 16
 # Numbers in a recurrent policy's state.

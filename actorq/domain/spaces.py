@@ -12,6 +12,7 @@ from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
 from actorq.domain.goals import Goal
 from actorq.domain.leaves import OBSERVATIONS, Image, Leaf, packed_nbytes, views
 from actorq.errors import UserError
+from actorq.text import one_line
 
 # Dtypes of images: bytes, and planes of bits as in MinAtar.
 _IMAGE_DTYPES = ("uint8", "bool")
@@ -20,6 +21,7 @@ SMALLEST_IMAGE = 3
 
 # Length of a value in an error. Bounds may have a number for each of thousands of elements.
 _SHOWN_CHARACTERS = 60
+_AGENTS_BYTES = 100
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,10 @@ class EnvironmentSpec:
     gets `frame_stack` successive observations. `goal` has the positions of the goals in a vector of observations; None
     without goals. `indicators` has the components of the vector that are bits or one-hot categories, which are never
     normalized: start and stop of each range, one after the other. With leaves for critics, these are components of the
-    vector of `for_critics`. `parts` names the parts that the vector joins, for people, each with its number of
-    components; empty if the environment itself has a vector or an image. `action_parts` does the same for actions. The
-    last two are neither sent nor compared.
+    vector of `for_critics`. `agents` names the agents that share the policy, in the order of their rows in a batch;
+    empty for an environment with a single agent. `parts` names the parts that the vector joins, for people, each with
+    its number of components; empty if the environment itself has a vector or an image. `action_parts` does the same for
+    actions. The last two are neither sent nor compared.
     """
 
     environment_id: str
@@ -109,8 +112,14 @@ class EnvironmentSpec:
     environment_arguments: EnvironmentArguments = NO_ARGUMENTS
     goal: Goal | None = None
     indicators: tuple[int, ...] = ()
+    agents: tuple[str, ...] = ()
     parts: tuple[str, ...] = field(default=(), compare=False)
     action_parts: str = field(default="", compare=False)
+
+    @property
+    def agent_count(self) -> int:
+        """Rows of each environment in a batch: one for each agent."""
+        return len(self.agents) or 1
 
     @property
     def policy_observations(self) -> ArraySpec:
@@ -282,6 +291,11 @@ class EnvironmentSpec:
         return f"{numbers}: {', '.join(self.parts)}" if self.parts and not alone else numbers
 
     @property
+    def agents_text(self) -> str:
+        """The agents in words, on one line of bounded length; empty for a single agent."""
+        return one_line(f"{len(self.agents)}: {', '.join(self.agents)}", _AGENTS_BYTES) if self.agents else ""
+
+    @property
     def actions_text(self) -> str:
         """The actions in words."""
         parts = f", {self.action_parts}" if self.action_parts else ""
@@ -320,7 +334,9 @@ class EnvironmentSpec:
         goal = values.get("goal") and Goal(**values["goal"])
         made = {"observations": observations, "actions": actions, "environment_arguments": made_with, "goal": goal}
         others = {name: value for name, value in values.items() if name not in ("discrete_actions", "choices")}
-        lists = {name: tuple(values.get(name, ())) for name in ("parts", "indicators")} | {"sizes": sizes_of(values)}
+        lists = {name: tuple(values.get(name, ())) for name in ("parts", "indicators", "agents")} | {
+            "sizes": sizes_of(values)
+        }
         return cls(**{**others, **made, **lists})
 
 

@@ -1,7 +1,7 @@
 """The status of a run and its processes. The learner reports it. The display, the summary and clients read it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
@@ -72,6 +72,13 @@ class Exploration:
     random_steps: int = 0
     correlation: float = 0.0
     sampling: Sampling = ""
+
+    def by_agent(self, agents: int) -> "Exploration":
+        """The exploration with a rate for each agent of each environment, instead of one for each environment."""
+        epsilons, noise = (
+            tuple(each for each in rates for _ in range(agents)) for rates in (self.epsilons, self.noise)
+        )
+        return self if agents == 1 else replace(self, epsilons=epsilons, noise=noise)
 
 
 @dataclass(frozen=True)
@@ -225,6 +232,7 @@ class RunStatus:
     publishing_problem: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
     target_success: float | None = None
+    agent_returns: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.columns import LOG_PROBABILITIES, Array, Column, columns_of
+from actorq.domain.columns import LOG_PROBABILITIES, PRESENT, Array, Column, columns_of
 from actorq.domain.leaves import fault_of
 from actorq.domain.limits import LARGEST_NUMBER, within_numbers
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
@@ -33,12 +33,16 @@ class PolicySpan:
 
 
 class Episode(NamedTuple):
-    """One finished episode: undiscounted return, length in steps, index of its environment, success (None: unknown)."""
+    """One finished episode: undiscounted return, length in steps, index of its environment, success (None: unknown).
+
+    agent_returns: of each agent, in the order of the spec; their sum is the return. Empty for a single agent.
+    """
 
     episode_return: float
     length: int
     environment: int
     success: bool | None = None
+    agent_returns: tuple[float, ...] = ()
 
 
 class _ColumnOf(Generic[E]):
@@ -51,9 +55,15 @@ class _ColumnOf(Generic[E]):
         return cast("NDArray[E]", segment.columns[self._name])
 
 
+def count_environment_steps(valid: NDArray[np.bool_], agents: int) -> int:
+    """Number of environment steps among steps bool[T, N * agents]: those in which at least one agent acts."""
+    acts = valid.reshape(len(valid), -1, agents).any(axis=2) if agents > 1 else valid
+    return int(np.count_nonzero(acts))
+
+
 @dataclass(frozen=True)
 class Segment:
-    """T consecutive steps of N environments, time-major.
+    """T consecutive steps of N environments, time-major. With A agents, an environment has A neighboring columns.
 
     columns: by name. They are the columns of `columns_of`, with these meanings:
 
@@ -67,7 +77,8 @@ class Segment:
     truncated:    bool[T, N], the episode was cut by a time limit: do bootstrap past it
     valid:        bool[T, N], false if the step only reset the environment (next-step autoreset): the observation of
                   this row is the final one of the ended episode, and the environment ignored the action.
-                  Also false if the environment failed in the step: the observation is the last good one of its episode
+                  Also false if the environment failed in the step: the observation is the last good one of its episode.
+                  Also false if the agent was absent: an agent's row ends where it leaves, and begins where it comes
     ages:         uint8[N], steps since the reset at the segment's first action, at most 255. Observations before the
                   reset belong to another episode. A stack repeats the episode's first observation instead.
 
@@ -106,6 +117,10 @@ class Segment:
         """Number of transitions: the T * N steps without the resets."""
         return int(np.count_nonzero(self.valid))
 
+    def environment_steps(self, agents: int, first: int = 0, stop: int | None = None) -> int:
+        """Number of environment steps from step `first` to `stop`: steps in which at least one agent acts."""
+        return count_environment_steps(self.valid[first:stop], agents)
+
     def policy_versions(self) -> NDArray[np.int64]:
         """The policy version that chose the action of each step, int64[T]."""
         versions = np.empty(self.steps, np.int64)
@@ -141,13 +156,31 @@ class Segment:
             if column.dtype.itemsize > 1:
                 _check_numbers(column.name, self.columns[column.name])
         self._check_spans(steps)
+        self._check_agents(spec, environments)
         for episode in self.episodes:
             length, environment = episode.length, episode.environment
-            if not (math.isfinite(episode.episode_return) and length >= 1 and 0 <= environment < environments):
+            most = environments // spec.agent_count
+            if not (math.isfinite(episode.episode_return) and length >= 1 and 0 <= environment < most):
                 raise InvalidInputError(
                     f"segment: episodes must have finite returns, lengths of at least 1 and environments below "
-                    f"{environments}, got {episode}"
+                    f"{most}, got {episode}"
                 )
+            if len(episode.agent_returns) != len(spec.agents):
+                raise InvalidInputError(
+                    f"segment: episodes must have a return for each of {len(spec.agents)} agents, got "
+                    f"{len(episode.agent_returns)}"
+                )
+
+    def _check_agents(self, spec: EnvironmentSpec, rows: int) -> None:
+        """Raise InvalidInputError for rows of absent agents that count as steps."""
+        if not spec.agents:
+            return
+        if rows % spec.agent_count:
+            raise InvalidInputError(
+                f"segment: columns must have a multiple of {spec.agent_count} rows, one for each agent, got {rows}"
+            )
+        if (self.valid & ~self.columns[PRESENT].astype(np.bool_)).any():
+            raise InvalidInputError("segment: a step is valid, but its agent is absent")
 
     def _check_actions(self, spec: EnvironmentSpec) -> None:
         """Raise InvalidInputError for actions or logarithms that no correct actor sends."""
@@ -190,7 +223,11 @@ class Segment:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of an evaluator's episodes with one policy version; no `successes` if the environment reports none."""
+    """Results of an evaluator's episodes with one policy version; no `successes` if the environment reports none.
+
+    agents: names of the agents; empty for a single agent. agent_returns: of each agent in each episode, episode by
+    episode. The return of an episode is the sum of its agents' returns.
+    """
 
     sequence: int
     policy_version: int
@@ -200,6 +237,8 @@ class Evaluation:
     lengths: tuple[int, ...]
     duration_s: float
     successes: tuple[bool, ...] = ()
+    agents: tuple[str, ...] = ()
+    agent_returns: tuple[float, ...] = ()
 
     def score(self, by_success: bool) -> float | None:
         """The figure that a run's target refers to: the success rate or the mean return."""
@@ -212,8 +251,16 @@ class Evaluation:
 
     @property
     def mean_return(self) -> float:
-        """Mean undiscounted return over the episodes."""
+        """Mean undiscounted return over the episodes. With several agents, the team's."""
         return float(np.mean(self.returns))
+
+    @property
+    def mean_agent_returns(self) -> dict[str, float]:
+        """Mean return of each agent over the episodes, by name; empty for a single agent."""
+        if not self.agents:
+            return {}
+        means = np.reshape(self.agent_returns, (-1, len(self.agents))).mean(axis=0)
+        return dict(zip(self.agents, means.tolist(), strict=True))
 
 
 Role = Literal["actor", "evaluator", "standalone"]

@@ -218,8 +218,15 @@ class StreamTrajectoriesResponse(_message.Message):
     def __init__(self, acknowledged_sequence: _Optional[int] = ..., credit_through_sequence: _Optional[int] = ..., directive: _Optional[_Union[Directive, str]] = ..., evaluate_version: _Optional[int] = ..., durable_sequence: _Optional[int] = ..., max_steps_per_policy: _Optional[int] = ...) -> None: ...
 
 class RunStatus(_message.Message):
-    __slots__ = ("run_id", "state", "environment_id", "algorithm", "elapsed_s", "environment_steps", "environment_steps_per_s", "updates", "updates_per_s", "samples_per_insert", "episodes", "training_return", "evaluation", "target_return", "max_environment_steps", "policy_version", "staleness", "emitted", "quantizer_connected", "actors", "energy", "starved_s", "loss", "activation_s", "quantization_aware_since", "replay_bytes", "batch_bytes", "multi_step_since", "dynamic_capacity", "storage", "problem", "refused_environments", "flagged_evaluation", "precision", "rollout_queue", "exported_policy", "outdated", "publishing_problem", "figures", "target_success", "processes")
+    __slots__ = ("run_id", "state", "environment_id", "algorithm", "elapsed_s", "environment_steps", "environment_steps_per_s", "updates", "updates_per_s", "samples_per_insert", "episodes", "training_return", "evaluation", "target_return", "max_environment_steps", "policy_version", "staleness", "emitted", "quantizer_connected", "actors", "energy", "starved_s", "loss", "activation_s", "quantization_aware_since", "replay_bytes", "batch_bytes", "multi_step_since", "dynamic_capacity", "storage", "problem", "refused_environments", "flagged_evaluation", "precision", "rollout_queue", "exported_policy", "outdated", "publishing_problem", "figures", "target_success", "processes", "agent_returns")
     class FiguresEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class AgentReturnsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -267,6 +274,7 @@ class RunStatus(_message.Message):
     FIGURES_FIELD_NUMBER: _ClassVar[int]
     TARGET_SUCCESS_FIELD_NUMBER: _ClassVar[int]
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    AGENT_RETURNS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     state: RunState
     environment_id: str
@@ -308,7 +316,8 @@ class RunStatus(_message.Message):
     figures: _containers.ScalarMap[str, float]
     target_success: float
     processes: _containers.RepeatedCompositeFieldContainer[_process_pb2.ProcessStats]
-    def __init__(self, run_id: _Optional[str] = ..., state: _Optional[_Union[RunState, str]] = ..., environment_id: _Optional[str] = ..., algorithm: _Optional[str] = ..., elapsed_s: _Optional[float] = ..., environment_steps: _Optional[int] = ..., environment_steps_per_s: _Optional[float] = ..., updates: _Optional[int] = ..., updates_per_s: _Optional[float] = ..., samples_per_insert: _Optional[float] = ..., episodes: _Optional[int] = ..., training_return: _Optional[float] = ..., evaluation: _Optional[_Union[_trajectory_pb2.Evaluation, _Mapping]] = ..., target_return: _Optional[float] = ..., max_environment_steps: _Optional[int] = ..., policy_version: _Optional[int] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., emitted: _Optional[_Union[_policy_pb2.PolicyDescriptor, _Mapping]] = ..., quantizer_connected: _Optional[bool] = ..., actors: _Optional[_Iterable[_Union[ActorStatus, _Mapping]]] = ..., energy: _Optional[_Union[Energy, _Mapping]] = ..., starved_s: _Optional[float] = ..., loss: _Optional[float] = ..., activation_s: _Optional[float] = ..., quantization_aware_since: _Optional[int] = ..., replay_bytes: _Optional[int] = ..., batch_bytes: _Optional[int] = ..., multi_step_since: _Optional[int] = ..., dynamic_capacity: _Optional[_Union[DynamicCapacity, _Mapping]] = ..., storage: _Optional[_Union[ReplayStorage, _Mapping]] = ..., problem: _Optional[str] = ..., refused_environments: _Optional[int] = ..., flagged_evaluation: _Optional[str] = ..., precision: _Optional[str] = ..., rollout_queue: _Optional[_Union[RolloutQueue, _Mapping]] = ..., exported_policy: _Optional[str] = ..., outdated: _Optional[str] = ..., publishing_problem: _Optional[str] = ..., figures: _Optional[_Mapping[str, float]] = ..., target_success: _Optional[float] = ..., processes: _Optional[_Iterable[_Union[_process_pb2.ProcessStats, _Mapping]]] = ...) -> None: ...
+    agent_returns: _containers.ScalarMap[str, float]
+    def __init__(self, run_id: _Optional[str] = ..., state: _Optional[_Union[RunState, str]] = ..., environment_id: _Optional[str] = ..., algorithm: _Optional[str] = ..., elapsed_s: _Optional[float] = ..., environment_steps: _Optional[int] = ..., environment_steps_per_s: _Optional[float] = ..., updates: _Optional[int] = ..., updates_per_s: _Optional[float] = ..., samples_per_insert: _Optional[float] = ..., episodes: _Optional[int] = ..., training_return: _Optional[float] = ..., evaluation: _Optional[_Union[_trajectory_pb2.Evaluation, _Mapping]] = ..., target_return: _Optional[float] = ..., max_environment_steps: _Optional[int] = ..., policy_version: _Optional[int] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., emitted: _Optional[_Union[_policy_pb2.PolicyDescriptor, _Mapping]] = ..., quantizer_connected: _Optional[bool] = ..., actors: _Optional[_Iterable[_Union[ActorStatus, _Mapping]]] = ..., energy: _Optional[_Union[Energy, _Mapping]] = ..., starved_s: _Optional[float] = ..., loss: _Optional[float] = ..., activation_s: _Optional[float] = ..., quantization_aware_since: _Optional[int] = ..., replay_bytes: _Optional[int] = ..., batch_bytes: _Optional[int] = ..., multi_step_since: _Optional[int] = ..., dynamic_capacity: _Optional[_Union[DynamicCapacity, _Mapping]] = ..., storage: _Optional[_Union[ReplayStorage, _Mapping]] = ..., problem: _Optional[str] = ..., refused_environments: _Optional[int] = ..., flagged_evaluation: _Optional[str] = ..., precision: _Optional[str] = ..., rollout_queue: _Optional[_Union[RolloutQueue, _Mapping]] = ..., exported_policy: _Optional[str] = ..., outdated: _Optional[str] = ..., publishing_problem: _Optional[str] = ..., figures: _Optional[_Mapping[str, float]] = ..., target_success: _Optional[float] = ..., processes: _Optional[_Iterable[_Union[_process_pb2.ProcessStats, _Mapping]]] = ..., agent_returns: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class RolloutQueue(_message.Message):
     __slots__ = ("waiting_transitions", "dropped_transitions", "mismatch", "divergence", "policy_lag")

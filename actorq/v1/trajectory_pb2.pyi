@@ -22,7 +22,7 @@ LEAF_KIND_CATEGORY: LeafKind
 LEAF_KIND_MASK: LeafKind
 
 class EnvironmentSpec(_message.Message):
-    __slots__ = ("environment_id", "observations", "actions", "max_episode_steps", "reward_threshold", "frame_stack", "environment_arguments", "leaves", "sizes", "indicators", "goal")
+    __slots__ = ("environment_id", "observations", "actions", "max_episode_steps", "reward_threshold", "frame_stack", "environment_arguments", "leaves", "sizes", "indicators", "goal", "agents")
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +34,7 @@ class EnvironmentSpec(_message.Message):
     SIZES_FIELD_NUMBER: _ClassVar[int]
     INDICATORS_FIELD_NUMBER: _ClassVar[int]
     GOAL_FIELD_NUMBER: _ClassVar[int]
+    AGENTS_FIELD_NUMBER: _ClassVar[int]
     environment_id: str
     observations: _tensor_pb2.TensorSpec
     actions: _tensor_pb2.TensorSpec
@@ -45,7 +46,8 @@ class EnvironmentSpec(_message.Message):
     sizes: _containers.RepeatedScalarFieldContainer[int]
     indicators: _containers.RepeatedScalarFieldContainer[int]
     goal: Goal
-    def __init__(self, environment_id: _Optional[str] = ..., observations: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., max_episode_steps: _Optional[int] = ..., reward_threshold: _Optional[float] = ..., frame_stack: _Optional[int] = ..., environment_arguments: _Optional[str] = ..., leaves: _Optional[_Iterable[_Union[Leaf, _Mapping]]] = ..., sizes: _Optional[_Iterable[int]] = ..., indicators: _Optional[_Iterable[int]] = ..., goal: _Optional[_Union[Goal, _Mapping]] = ...) -> None: ...
+    agents: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, environment_id: _Optional[str] = ..., observations: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., max_episode_steps: _Optional[int] = ..., reward_threshold: _Optional[float] = ..., frame_stack: _Optional[int] = ..., environment_arguments: _Optional[str] = ..., leaves: _Optional[_Iterable[_Union[Leaf, _Mapping]]] = ..., sizes: _Optional[_Iterable[int]] = ..., indicators: _Optional[_Iterable[int]] = ..., goal: _Optional[_Union[Goal, _Mapping]] = ..., agents: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Leaf(_message.Message):
     __slots__ = ("name", "kind", "spec", "categories", "critic")
@@ -82,16 +84,18 @@ class PolicySpan(_message.Message):
     def __init__(self, first_step: _Optional[int] = ..., version: _Optional[int] = ..., scheme: _Optional[str] = ...) -> None: ...
 
 class Episode(_message.Message):
-    __slots__ = ("episode_return", "length", "environment", "success")
+    __slots__ = ("episode_return", "length", "environment", "success", "agent_returns")
     EPISODE_RETURN_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
+    AGENT_RETURNS_FIELD_NUMBER: _ClassVar[int]
     episode_return: float
     length: int
     environment: int
     success: bool
-    def __init__(self, episode_return: _Optional[float] = ..., length: _Optional[int] = ..., environment: _Optional[int] = ..., success: _Optional[bool] = ...) -> None: ...
+    agent_returns: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, episode_return: _Optional[float] = ..., length: _Optional[int] = ..., environment: _Optional[int] = ..., success: _Optional[bool] = ..., agent_returns: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Column(_message.Message):
     __slots__ = ("name", "values")
@@ -116,7 +120,7 @@ class Segment(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., spans: _Optional[_Iterable[_Union[PolicySpan, _Mapping]]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., follows: _Optional[bool] = ...) -> None: ...
 
 class Evaluation(_message.Message):
-    __slots__ = ("sequence", "policy_version", "learner_step", "scheme", "returns", "lengths", "duration_s", "successes")
+    __slots__ = ("sequence", "policy_version", "learner_step", "scheme", "returns", "lengths", "duration_s", "successes", "agents", "agent_returns")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     LEARNER_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +129,8 @@ class Evaluation(_message.Message):
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     DURATION_S_FIELD_NUMBER: _ClassVar[int]
     SUCCESSES_FIELD_NUMBER: _ClassVar[int]
+    AGENTS_FIELD_NUMBER: _ClassVar[int]
+    AGENT_RETURNS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     policy_version: int
     learner_step: int
@@ -133,4 +139,6 @@ class Evaluation(_message.Message):
     lengths: _containers.RepeatedScalarFieldContainer[int]
     duration_s: float
     successes: _containers.RepeatedScalarFieldContainer[bool]
-    def __init__(self, sequence: _Optional[int] = ..., policy_version: _Optional[int] = ..., learner_step: _Optional[int] = ..., scheme: _Optional[str] = ..., returns: _Optional[_Iterable[float]] = ..., lengths: _Optional[_Iterable[int]] = ..., duration_s: _Optional[float] = ..., successes: _Optional[_Iterable[bool]] = ...) -> None: ...
+    agents: _containers.RepeatedScalarFieldContainer[str]
+    agent_returns: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, sequence: _Optional[int] = ..., policy_version: _Optional[int] = ..., learner_step: _Optional[int] = ..., scheme: _Optional[str] = ..., returns: _Optional[_Iterable[float]] = ..., lengths: _Optional[_Iterable[int]] = ..., duration_s: _Optional[float] = ..., successes: _Optional[_Iterable[bool]] = ..., agents: _Optional[_Iterable[str]] = ..., agent_returns: _Optional[_Iterable[float]] = ...) -> None: ...

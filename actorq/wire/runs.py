@@ -230,6 +230,7 @@ _STATUS = Pair(
         # A loss or figure that is NaN or infinite shows that training diverged.
         bounds.anything: "loss quantizer_connected",
         named(bounds.anything, limits.MAX_FIGURES): "figures",
+        named(bounds.figure, limits.MAX_AGENTS): "agent_returns",
         optional(EVALUATION): "evaluation",
         optional(DESCRIPTOR): "emitted",
         many(_ACTOR, limits.MAX_ACTORS): "actors",

@@ -67,6 +67,8 @@ def _environment(observations: ArraySpec, leaves: tuple[Leaf, ...], **fields: An
     spec = EnvironmentSpec(observations=replace(observations, leaves=leaves), **fields)
     if spec.critic_leaves and not spec.encoded:
         raise InvalidInputError("environment.leaves: the policy needs a leaf, but only critics see them")
+    if len({*spec.agents}) < len(spec.agents):
+        raise InvalidInputError("environment.agents: a name came twice")
     sizes, kind, shape = spec.sizes, np.dtype(spec.actions.dtype).kind, spec.actions.shape
     if sizes:
         mixed = len(shape) == 1 and kind == "f" and shape[0] >= len(sizes)
@@ -108,6 +110,7 @@ ENVIRONMENT = Pair(
         ARRAY_SPEC: "observations actions",
         many(nested(_leaf_to_proto, _leaf_from_proto), limits.MAX_LEAVES): "leaves",
         many(bounds.anything, limits.MAX_PARTS): "sizes indicators",
+        many(bounds.name, limits.MAX_AGENTS): "agents",
         bounds.anything: "max_episode_steps",
         bounds.figure: "reward_threshold",
         _stack: "frame_stack",
@@ -132,7 +135,11 @@ def episode_from_proto(message: trajectory_pb2.Episode) -> Episode:
         length=message.length,
         environment=message.environment,
         success=message.success if message.HasField("success") else None,
+        agent_returns=_figures("episode.agent_returns", message.agent_returns) if message.agent_returns else (),
     )
+
+
+_figures = many(bounds.figure, limits.MAX_AGENTS).decode
 
 
 def segment_to_proto(segment: Segment) -> trajectory_pb2.Segment:
@@ -187,6 +194,11 @@ def _evaluation(**fields: Any) -> Evaluation:
         raise InvalidInputError(
             f"evaluation: needs as many successes as returns, or none, got {successes} for {returns} returns"
         )
+    agents, of_agents = len(evaluation.agents), len(evaluation.agent_returns)
+    if of_agents != returns * agents or len({*evaluation.agents}) < agents:
+        raise InvalidInputError(
+            f"evaluation: needs a return of each of {agents} different agents in {returns} episodes, got {of_agents}"
+        )
     return evaluation
 
 
@@ -198,6 +210,8 @@ EVALUATION = Pair(
         bounds.version: "policy_version",
         bounds.name: "scheme",
         many(bounds.figure, limits.MAX_EVALUATION_EPISODES): "returns",
+        many(bounds.name, limits.MAX_AGENTS): "agents",
+        many(bounds.figure, limits.MAX_AGENT_RETURNS): "agent_returns",
         many(bounds.anything, limits.MAX_EVALUATION_EPISODES): "lengths successes",
         bounds.seconds: "duration_s",
     },

@@ -26,7 +26,8 @@ train. Exit codes: 0, 2 for an environment that does not work."""
 _READS = (
     *("environment", "environment_args", "environment_wrappers", "environment_backend", "image_layout", "algorithm"),
     *("preset", "environments_per_actor", "target_return", "target_success", "normalize_observations", "network"),
-    *("critic_leaves", "hindsight", "actor.environment_timeout_s", "actor.segment_length", "actor.max_segment_bytes"),
+    *("critic_leaves", "agents", "hindsight"),
+    *("actor.environment_timeout_s", "actor.segment_length", "actor.max_segment_bytes"),
 )
 
 Figures = Mapping[str, Any]
@@ -85,6 +86,8 @@ def lines_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> Iter
         seen += f"; {'numbers ' * bool(spec.leaves)}from {low:.3g} to {high:.3g} in {figures['steps']:,} random steps"
     yield "observations", seen
     yield "actions", spec.actions_text
+    if spec.agents:
+        yield "agents", f"{spec.agents_text}; they share one policy, and returns are sums over agents"
     yield "episodes", _episodes(spec, figures)
     if returns := figures["returns"]:
         target = _target(spec, config)
@@ -155,6 +158,8 @@ def _settings(spec: EnvironmentSpec, config: RunConfig) -> Iterator[str]:
     yield "no preset for this environment" if family is OTHERS else f"preset for {family.name}"
     copies, most = config.copies_of(spec), most_environments(spec, config.large_columns(spec))
     yield f"{config.environments_per_actor} environments per actor (at most {most:,})"
+    if config.agents.identity != "none":
+        yield f"--agents.identity {config.agents.identity}"
     if spec.frame_stack > 1:
         yield f"{spec.frame_stack} frames stacked"
     elif spec.image is not None:

@@ -140,6 +140,8 @@ def _print_result(result: EvaluationResult) -> None:
     mean, low, high = (return_text(each) for each in (evaluation.mean_return, min(returns), max(returns)))
     episodes = f"{len(returns)} episode{'s' * (len(returns) != 1)}"
     print(f"return mean {mean}  min {low}  max {high}  over {episodes} in {evaluation.duration_s:.1f} s")
+    for agent, agent_return in evaluation.mean_agent_returns.items():
+        print(f"  {agent} mean {return_text(agent_return)}")
     if evaluation.success_rate is not None:
         print(f"success in {sum(evaluation.successes)} of {len(returns)}: {share(evaluation.success_rate)}")
     fidelity = policy.fidelity

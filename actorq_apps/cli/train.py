@@ -116,6 +116,8 @@ def _train(
         print(f"observations: {spec.observations_text}{flag}", flush=True)
     if spec.action_parts:
         print(f"actions: {spec.actions_text}", flush=True)
+    if spec.agents:
+        print(f"agents that share the policy: {spec.agents_text}", flush=True)
     waiting = "waiting for the processes of this run's earlier launcher to end"
     with run.locked(on_wait=lambda: print(waiting, flush=True)) as lock:
         if train.resume:
@@ -214,7 +216,7 @@ def _checked(
     fitting.memory.check_frames(spec)
     if (own := fitting.own) is not None:
         epochs = None if fitting.on_policy is None else getattr(own, "epochs", 1)
-        fitting.sparsity.check_changes(fitting.planned_updates(own.batch_size, epochs))
+        fitting.sparsity.check_changes(fitting.planned_updates(own.batch_size, epochs, spec.agent_count))
     # A resumed run has networks of its own. The run that it began from may be gone.
     resumes = {"init_from": None, "init_replay": False} if train.resume or lost else {}
     check_learner(fitting.model_copy(update=resumes), spec, servers)

@@ -184,6 +184,7 @@ def measure_links(
     rollout_size: int | None,
     frame_stack: int,
     servers: ForkServers | None = None,
+    agents: int = 1,
 ) -> LinkFigures:
     """Run the services for about `seconds` after their start. Raises ActorQError when one of them fails.
 
@@ -195,7 +196,8 @@ def measure_links(
     warm_up_s = min(_WARM_UP_S, seconds)
     step_s += _SEGMENT_S / (config.actor.segment_length * config.environments_per_actor)
     steps = _MARGIN * actors * (warm_up_s + seconds / 2) / step_s
-    path.write_text(settings.to_yaml(short_run(config, actors, steps, rollout_size, frame_stack)), encoding="utf-8")
+    short = short_run(config, actors, steps, rollout_size, frame_stack, agents)
+    path.write_text(settings.to_yaml(short), encoding="utf-8")
     with ExitStack() as stack:
         learner, quantizer = stack.enter_context(reserved_addresses(2))
         messages: queue.SimpleQueue[RunStatus | ChildExited] = queue.SimpleQueue()
@@ -228,7 +230,9 @@ def _commands(config: Path, folder: Path, learner: str, quantizer: str, actors: 
     }
 
 
-def short_run(config: RunConfig, actors: int, steps: float, rollout_size: int | None, frame_stack: int) -> RunConfig:
+def short_run(
+    config: RunConfig, actors: int, steps: float, rollout_size: int | None, frame_stack: int, agents: int = 1
+) -> RunConfig:
     """The run with actors that always use their policy, and do not wait in the first `steps` transitions."""
     ratio = config.rate_limiter.samples_per_insert
     # The run's own buffer is not used: with few samples per insert, actors need minutes to fill it. The first two
@@ -240,7 +244,7 @@ def short_run(config: RunConfig, actors: int, steps: float, rollout_size: int | 
         lag, normalizes = waiting.max_policy_lag + math.ceil(rollouts), waiting.normalize_rewards
         waiting = QueueConfig(waiting_rollouts=rollouts, max_policy_lag=lag, normalize_rewards=normalizes)
         length, environments = config.actor.segment_length, config.environments_per_actor
-        capacity = max(capacity, waiting.waiting_rows(length, environments, rollout_size, frame_stack))
+        capacity = max(capacity, agents * waiting.waiting_rows(length, environments, rollout_size, frame_stack))
     return config.model_copy(
         update={
             "actors": actors,

@@ -161,5 +161,5 @@ def measure(
         parts = {part: folder.read(part) for part in ("actor", "learner", "quantizer")}
         spec, rollout = folder.spec(), parts["learner"]["rollout"] or {}
         size, step_s = rollout.get("environment_steps"), _loop_s(config, parts["actor"])
-        links = measure_links(config, folder.path, seconds, step_s, size, spec.frame_stack, servers)
+        links = measure_links(config, folder.path, seconds, step_s, size, spec.frame_stack, servers, spec.agent_count)
         return Figures(config, **parts, links=links, max_episode_steps=spec.max_episode_steps)

@@ -1,11 +1,13 @@
 """Plots the evaluations of a run."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from actorq.errors import UserError
 from actorq.rundirectory import RunDirectory
@@ -13,6 +15,9 @@ from actorq.statefiles.lines import read_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# Most agents with a line of their own.
+_MOST_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class Plot:
 def plot_run(run: RunDirectory, target: float | None) -> Plot:
     """Mean return of each evaluation over the environment steps, with its lowest and highest return.
 
+    With several agents, thin lines are the mean returns of each agent, and the thick line is the team's.
     target: target of the mean return. Raises UserError without Matplotlib, and before the first evaluation.
     """
     try:
@@ -49,10 +55,23 @@ def plot_run(run: RunDirectory, target: float | None) -> Plot:
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.subplots()
     axes.fill_between(steps, [r.min() for r in returns], [r.max() for r in returns], alpha=0.18, linewidth=0)
-    axes.plot(steps, [r.mean() for r in returns], marker="o", markersize=4)
+    agents = points[-1]["evaluation"].get("agents", ())
+    axes.plot(steps, [r.mean() for r in returns], marker="o", markersize=4, label="team" if agents else None)
+    if agents:
+        each = np.stack([_means(point["evaluation"]) for point in points])
+        for name, column in zip(agents[:_MOST_NAMED], each.T, strict=False):
+            axes.plot(steps, column, linewidth=0.9, label=name)
     if target is not None:
         axes.axhline(target, color="gray", linewidth=0.8, linestyle=(0, (4, 3)), label=f"target {target:g}")
+    if target is not None or agents:
         axes.legend(frameon=False)
     axes.set(xlabel="environment steps", ylabel="evaluated return", title=points[-1]["evaluation"]["scheme"])
     axes.spines[["top", "right"]].set_visible(False)
     return Plot(figure)
+
+
+def _means(evaluation: Mapping[str, Any]) -> NDArray[np.float64]:
+    """The mean return of each agent in an evaluation."""
+    returns = np.reshape(evaluation["agent_returns"], (-1, len(evaluation["agents"])))
+    means: NDArray[np.float64] = returns.mean(axis=0)
+    return means

@@ -186,8 +186,8 @@ class Run:
         scheme = policies.scheme_of(found)
         if self._own is not None:
             policy = policies.stored(found, scheme, arithmetic().weight_encoding)
-            rows = policies.config.environments_per_actor
-            return self._own.evaluate(self._run.read_environment(), policy, episodes, rows, seed, self._leaving)
+            each = policies.config.environments_per_actor
+            return self._own.evaluate(self._run.read_environment(), policy, episodes, each, seed, self._leaving)
         request = EvaluationRequest(episodes, scheme, found.version, seed)
         for item in evaluate_run(self._run, policies.config, request):
             if isinstance(item, EvaluationResult):

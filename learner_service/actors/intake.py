@@ -39,6 +39,7 @@ class IntakeStatistics:
 
     stored_segments, duplicate_segments, lost_segments, left_out (calibration rows): counts since this process started.
     exploring_returns: the lowest and the highest return of all episodes; None before the first.
+    agent_returns: the recent mean return of each agent, by name; empty for a single agent and before the first episode.
     """
 
     episodes: int = 0
@@ -51,6 +52,7 @@ class IntakeStatistics:
     lost_segments: int = 0
     exploring_returns: tuple[float, float] | None = None
     left_out: int = 0
+    agent_returns: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -68,8 +70,9 @@ class Intake:
         # too.
         self._lock = threading.Lock()
         self._episodes = Episodes()
+        self._of_agents = {agent: Episodes() for agent in self.spec.agents}
         self._plausibility = Plausibility(
-            self.spec.max_episode_steps, not self.spec.environment_arguments.reward_wrappers
+            self.spec.max_episode_steps, not self.spec.environment_arguments.reward_wrappers, self.spec.agent_count
         )
         self._staleness = StalenessHistogram()
         self._ranges = ObservedRanges()
@@ -159,6 +162,9 @@ class Intake:
                 lost_segments=self._lost_segments,
                 exploring_returns=self._plausibility.exploring_returns,
                 left_out=self._ranges.left_out,
+                agent_returns={
+                    agent: mean for agent, each in self._of_agents.items() if (mean := each.mean_return) is not None
+                },
             )
 
     def state(self) -> dict[str, Any]:
@@ -170,6 +176,11 @@ class Intake:
                 "staleness": self._staleness.state(),
                 "versions": self._versions.state(),
                 "transitions_by_scheme": dict(self._by_scheme),
+                **(
+                    {"agents": {agent: each.state() for agent, each in self._of_agents.items()}}
+                    if self._of_agents
+                    else {}
+                ),
             }
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -182,6 +193,8 @@ class Intake:
             if "versions" in state:
                 self._versions.load_state(state["versions"])
             self._by_scheme = Counter(state["transitions_by_scheme"])
+            for agent, each in state.get("agents", {}).items():
+                self._of_agents[agent].load_state(each)
 
     def account_for(self, stored: int) -> None:
         """Count the transitions in the replay that the last checkpoint lacks after a crash.
@@ -203,9 +216,10 @@ class Intake:
         try:
             segment = decode()
             segment.check(self.spec, self._columns_of(tuple(segment.columns)))
-            if segment.steps * segment.environments > reserved:
+            environments = segment.environments // self.spec.agent_count
+            if segment.steps * environments > reserved:
                 raise InvalidInputError(
-                    f"segment: at most {reserved} transitions have credit, got {segment.steps} x {segment.environments}"
+                    f"segment: at most {reserved} transitions have credit, got {segment.steps} x {environments}"
                 )
             self._check_policies(segment)
         except BaseException:
@@ -217,12 +231,14 @@ class Intake:
         self._stored_segments += 1
         stops = [span.first_step for span in segment.spans[1:]] + [segment.steps]
         for span, stop in zip(segment.spans, stops, strict=True):
-            acted = int(np.count_nonzero(segment.valid[span.first_step : stop]))
+            acted = segment.environment_steps(self.spec.agent_count, span.first_step, stop)
             self._staleness.add(self._versions.lag_of(span.version), acted)
             self._by_scheme[span.scheme] += acted
         self._plausibility.update(segment)
         for episode in segment.episodes:
             self._episodes.add(episode.episode_return)
+            for agent, agent_return in zip(self._of_agents, episode.agent_returns, strict=True):
+                self._of_agents[agent].add(agent_return)
 
     def _check_policies(self, segment: Segment) -> None:
         # Accept versions above the published versions, because a run restored from a copy may not know its latest

@@ -26,10 +26,11 @@ class Plausibility:
 
     step_limit: maximum steps of an episode; 0 without a limit.
     compares: whether actors and evaluations have the same rewards. With different rewards, nothing is flagged.
+    agents: number of agents. Each gets a reward in a step, and the return is the sum.
     """
 
-    def __init__(self, step_limit: int, compares: bool = True) -> None:
-        self._step_limit = step_limit
+    def __init__(self, step_limit: int, compares: bool = True, agents: int = 1) -> None:
+        self._step_limit, self._agents = step_limit, agents
         # The largest reward, and the largest absolute reward.
         self._rewards: tuple[float, float] | None = None
         self.exploring_returns: tuple[float, float] | None = None
@@ -86,7 +87,8 @@ class Plausibility:
         lengths = np.asarray(evaluation.lengths, np.float64)
         if self._step_limit and largest > 0:
             lengths = np.minimum(lengths, self._step_limit)
-        bound = float(lengths.mean()) * largest
+        # With a largest reward below 0, a single agent that takes part has the highest return.
+        bound = float(lengths.mean()) * largest * (self._agents if largest > 0 else 1)
         if evaluation.mean_return <= bound + _SLACK * abs(bound) + _SLACK_REWARDS * size:
             return ""
         return (

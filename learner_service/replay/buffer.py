@@ -150,7 +150,7 @@ class ReplayBuffer(SegmentBuffer):
             # Segments with only resets cost no credit, and may have evicted all transitions.
             self._await_enough(0)
         self._count_missed()
-        return segment.transitions
+        return segment.environment_steps(self.spec.agent_count)
 
     def _forget(self, damaged: tuple[tuple[int, int], ...]) -> None:
         self._sampler.on_drop(damaged)

@@ -55,7 +55,10 @@ class SegmentBuffer(ABC):
 
     @property
     def total_transitions(self) -> int:
-        """Transitions ever inserted, over all restarts. Does not wait for the lock."""
+        """Transitions ever inserted, over all restarts. Does not wait for the lock.
+
+        They are environment steps: the transitions of all agents in a step count once.
+        """
         return self._store.total_transitions
 
     def storage(self, disk: DiskWatch, lost_segments: int) -> StorageStatus:

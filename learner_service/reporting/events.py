@@ -101,6 +101,7 @@ class EventLog:
             "actors/staleness_p50_versions": status.staleness_p50,
             "actors/staleness_p99_versions": status.staleness_p99,
             "return/training": status.training_return,
+            **{f"return/training/{agent}": value for agent, value in status.agent_returns.items()},
             "policy/version": status.policy_version,
             "policy/activation_ms": None if status.activation_s is None else status.activation_s * 1e3,
             "energy/wh": status.energy.kwh * 1e3,
@@ -148,8 +149,12 @@ class EventLog:
             self._add({f"training/{name}": value for name, value in figures.items()}, environment_steps, wall_time)
 
     def evaluation(self, evaluation: Evaluation, environment_steps: int, wall_time: float) -> None:
-        """Write the return of an evaluation, and its success rate if the environment reports success."""
-        scalars = {"return/evaluation": evaluation.mean_return, "success/evaluation": evaluation.success_rate}
+        """Write the return of an evaluation, those of its agents, and its success rate if there is one."""
+        scalars = {
+            "return/evaluation": evaluation.mean_return,
+            "success/evaluation": evaluation.success_rate,
+            **{f"return/evaluation/{agent}": value for agent, value in evaluation.mean_agent_returns.items()},
+        }
         self._add(scalars, environment_steps, wall_time)
 
     def close(self, summary: Mapping[str, Any] | None = None) -> None:

@@ -6,7 +6,7 @@ unused segment. Therefore a restarted learner learns again exactly from the segm
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,7 +115,7 @@ class RolloutQueue(SegmentBuffer):
         if withdrawn:
             self.limiter.withdraw(withdrawn)
         if records:
-            self.limiter.sample(_steps(records) * self._epochs)
+            self.limiter.sample(self._steps(records) * self._epochs)
         return rollout
 
     def state_dict(self) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class RolloutQueue(SegmentBuffer):
         self._waiting = deque(record for record in directory.live if record.index >= self._next_segment)
         if missing := directory.head - self._next_segment - len(self._waiting):
             _log.warning("queue: %d unused segments are overwritten or damaged", missing)
-        self.limiter.load_state_dict({"inserts": used + _steps(self._waiting), "samples": used * self._epochs})
+        self.limiter.load_state_dict({"inserts": used + self._steps(self._waiting), "samples": used * self._epochs})
 
     def _on_insert(self, segment: Segment, inserted: Inserted) -> int:
         live = self._store.segments.live
@@ -163,17 +163,21 @@ class RolloutQueue(SegmentBuffer):
             record = self._waiting.popleft()
             _log.warning("queue: segment %d was overwritten before its use; raise replay.capacity", record.index)
             self._drop(record)
-        return segment.steps * segment.environments
+        return segment.steps * segment.environments // self.spec.agent_count
 
     def _forget(self, damaged: tuple[tuple[int, int], ...]) -> None:
         starts = {start for start, _ in damaged}
         for record in [record for record in self._waiting if record.start in starts]:
             self._waiting.remove(record)
-            self._withdrawn += record.steps * record.environments
+            self._withdrawn += self._steps((record,))
 
     def _drop(self, record: Record) -> None:
         self._dropped_ahead += record.transitions
-        self._withdrawn += record.steps * record.environments
+        self._withdrawn += self._steps((record,))
+
+    def _steps(self, records: Iterable[Record]) -> int:
+        """Environment steps of segments, resets included. The agents of an environment take a step together."""
+        return sum(record.steps * record.environments for record in records) // self.spec.agent_count
 
     def _next_records(self) -> list[Record]:
         """Take the segments of the next rollout out of the queue; none if there are not enough."""
@@ -189,7 +193,7 @@ class RolloutQueue(SegmentBuffer):
                 self._drop(record)
             else:
                 taken.append(record)
-                steps += record.steps * record.environments
+                steps += self._steps((record,))
         if steps < self.rollout_size:
             self._waiting.extendleft(reversed(taken))
             return []
@@ -245,8 +249,3 @@ class RolloutQueue(SegmentBuffer):
             **{column.name: store.further[column.name][acted] for column in store.batched},
             **{name: store.further[name][rows[:1]] for name in store.of_segments},
         )
-
-
-def _steps(records: Sequence[Record] | deque[Record]) -> int:
-    """Environment steps of segments, resets included."""
-    return sum(record.steps * record.environments for record in records)

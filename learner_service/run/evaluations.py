@@ -41,6 +41,7 @@ class Entry:
             "scheme": self.evaluation.scheme,
             "mean_return": self.evaluation.mean_return,
             **({} if self.evaluation.success_rate is None else {"success_rate": self.evaluation.success_rate}),
+            **({"agent_returns": self.evaluation.mean_agent_returns} if self.evaluation.agents else {}),
         }
 
 
@@ -182,6 +183,8 @@ def _set_damaged_lines_aside(path: Path) -> Path:
 
 def _from_json(values: dict[str, Any]) -> Entry:
     evaluation = values["evaluation"]
-    # Older lines have no successes.
-    sequences = {name: tuple(evaluation.get(name, ())) for name in ("returns", "lengths", "successes")}
+    # Older lines have neither successes nor agents.
+    sequences = {
+        name: tuple(evaluation.get(name, ())) for name in ("returns", "lengths", "successes", "agents", "agent_returns")
+    }
     return Entry(**{**values, "evaluation": Evaluation(**{**evaluation, **sequences})})

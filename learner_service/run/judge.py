@@ -24,6 +24,8 @@ _EACH_EVALUATOR = 2**14, 2**20
 _ALL_EVALUATORS = 2**16, 2**22
 # Most bytes of a line in the log: without its episodes, and for each episode.
 _LINE_BYTES, _EPISODE_BYTES = 1024, 48
+# Of the name of an agent, and of its return in an episode.
+_AGENT_BYTES, _RETURN_BYTES = 144, 24
 
 
 class Allowance:
@@ -69,7 +71,8 @@ class EvaluationAllowance:
 
 def most_line_bytes(evaluation: Evaluation) -> int:
     """The most bytes that an evaluation may have in the log."""
-    return _LINE_BYTES + _EPISODE_BYTES * len(evaluation.returns)
+    of_agents = _AGENT_BYTES * len(evaluation.agents) + _RETURN_BYTES * len(evaluation.agent_returns)
+    return _LINE_BYTES + _EPISODE_BYTES * len(evaluation.returns) + of_agents
 
 
 class Judge:

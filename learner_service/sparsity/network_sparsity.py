@@ -46,7 +46,7 @@ class NetworkSparsity:
         self._seed = config.seed
         self._spec = spec
         self._critic_takes_actions = epochs is None
-        self._updates = config.planned_updates(batch_size, epochs)
+        self._updates = config.planned_updates(batch_size, epochs, spec.agent_count)
         self._schedule = CosineSchedule(settings.period_updates, settings.replaced, settings.until * self._updates)
         self._full: dict[Network, tuple[Weight, ...]] = {}
 

@@ -69,7 +69,7 @@ def _open_queue(
     check_told(config, algorithm)
     size = algorithm.rollout_size
     try:
-        config.check_rollouts(size, algorithm.batch_size, spec.frame_stack)
+        config.check_rollouts(size, algorithm.batch_size, spec.frame_stack, spec.agent_count)
     except ValueError as error:
         raise UserError(str(error)) from None
     ahead = math.ceil(config.queue.waiting_rollouts * size)
@@ -159,17 +159,26 @@ def check_sizes(config: RunConfig, spec: EnvironmentSpec) -> None:
     environments, further = config.environments_per_actor, config.large_columns(spec)
     most = most_environments(spec, further)
     if environments > most:
+        nbytes = environments * spec.agent_count * step_bytes(spec, further)
         raise UserError(
-            f"a segment of one step needs {environments * step_bytes(spec, further)} bytes with {environments} "
-            f"environments per actor, but has at most {MAX_SEGMENT_BYTES}; give --environments-per-actor {most}"
+            f"a segment of one step needs {nbytes} bytes with {environments} environments per actor, but has at most "
+            f"{MAX_SEGMENT_BYTES}; give --environments-per-actor {most}"
         )
     rows = _segment_rows(config, spec)
     if 2 * rows > config.replay.capacity:
+        agents = f" * {spec.agent_count} agents" if spec.agents else ""
         raise UserError(
             f"replay.capacity must be at least twice the {rows} rows of a segment, (actor.segment_length + frame stack "
-            f"{spec.frame_stack}) * environments_per_actor, got {config.replay.capacity}"
+            f"{spec.frame_stack}) * environments_per_actor{agents}, got {config.replay.capacity}"
+        )
+    needed = 2 * config.replay.min_size * spec.agent_count
+    if spec.agents and config.on_policy is None and needed > config.replay.capacity:
+        raise UserError(
+            f"replay.capacity must be at least {needed} rows, twice replay.min_size ({config.replay.min_size}) for "
+            f"each of {spec.agent_count} agents, got {config.replay.capacity}"
         )
 
 
 def _segment_rows(config: RunConfig, spec: EnvironmentSpec) -> int:
-    return segment_rows(config.actor.segment_length, config.environments_per_actor, spec.frame_stack)
+    rows = config.environments_per_actor * spec.agent_count
+    return segment_rows(config.actor.segment_length, rows, spec.frame_stack)

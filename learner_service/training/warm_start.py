@@ -10,7 +10,7 @@ from typing import Any
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import flag_text, value_text
 from actorq.config.sparsity import SparsityConfig
-from actorq.domain.columns import columns_of
+from actorq.domain.columns import own_columns
 from actorq.domain.leaves import Leaf
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
@@ -182,7 +182,7 @@ def _replay_of(source: Source) -> Path:
 
 def _further(config: RunConfig, spec: EnvironmentSpec) -> list[str]:
     """The further columns of the run's replay in this environment."""
-    own = columns_of(spec, config.further_columns(sampled=False))[len(columns_of(spec)) :]
+    own = own_columns(spec, config.further_columns(sampled=False))
     return [column.name for column in own]
 
 

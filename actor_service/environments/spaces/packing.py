@@ -117,14 +117,14 @@ class PackedObservations(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(self, **options: Any) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """Begin an episode."""
         observation, info = self.env.reset(**options)
-        return self._pack(observation, info, counts=True), info
+        return self.pack(observation, info, counts=True), info
 
     def step(self, action: Any) -> tuple[NDArray[np.uint8], Any, bool, bool, dict[str, Any]]:
         """Take an action."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return self._pack(observation, info, not (terminated or truncated)), reward, terminated, truncated, info
+        return self.pack(observation, info, not (terminated or truncated)), reward, terminated, truncated, info
 
-    def _pack(self, observation: Any, info: Mapping[str, Any], counts: bool) -> NDArray[np.uint8]:
+    def pack(self, observation: Any, info: Mapping[str, Any], counts: bool) -> NDArray[np.uint8]:
         """The bytes of an observation. The next call overwrites them. counts: whether an action follows."""
         for part in self._parts:
             self._views[part.vector][part.place] = _flat(part, _found(observation, part.keys))
@@ -170,7 +170,7 @@ def mask_source(environment: Any, sizes: Sequence[int], before_reset: Callable[[
         return ""
     if isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces:
         return "observation"
-    if not any(map(_mentions_mask, _classes(environment))):
+    if not any(map(mentions_mask, _classes(environment))):
         return ""
     before_reset()
     try:
@@ -218,7 +218,7 @@ def _classes(environment: Any) -> Iterator[type]:
         environment = environment.env
 
 
-def _mentions_mask(kind: type) -> bool:
+def mentions_mask(kind: type) -> bool:
     """Whether the source of a class's module contains the word. A module without source may contain it."""
     try:
         return ACTION_MASK in inspect.getsource(sys.modules[kind.__module__])

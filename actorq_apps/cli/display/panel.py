@@ -18,6 +18,8 @@ from actorq_apps.cli.display.view import ProcessRow, Resources, RunView, measure
 from actorq_apps.local.observer import ProcessState
 
 _CHART_HEIGHT = 4
+# Most agents with a number of their own.
+_MOST_AGENTS = 6
 _STATE_STYLES = {
     "running": "green",
     "starting": "yellow",
@@ -182,7 +184,16 @@ def figures(status: RunStatus) -> list[Figure]:
         Figure("quantizer", "connected" if status.quantizer_connected else "away"),
         *_queue(status),
         *_storage(status),
+        *_agents(status),
     ]
+
+
+def _agents(status: RunStatus) -> list[Figure]:
+    """The evaluated return of each agent, or before the first evaluation the return while it trains."""
+    evaluated = status.evaluation.mean_agent_returns if status.evaluation else {}
+    returns = evaluated or status.agent_returns
+    shown = [Figure(agent, return_text(value)) for agent, value in [*returns.items()][:_MOST_AGENTS]]
+    return shown if len(shown) == len(returns) else [*shown, Figure("more agents", f"{len(returns) - len(shown)}")]
 
 
 def _queue(status: RunStatus) -> list[Figure]:

@@ -18,6 +18,7 @@ from actorq_apps.local.environment import modules_here
 _REMARK = re.compile(r"\s*\([^()]*\)")
 # The energy line must fit into 80 columns.
 _MOST_METHOD_BYTES = 40
+_MOST_AGENTS_BYTES = 200
 
 
 def print_result(run: RunDirectory, is_new: bool) -> None:
@@ -55,7 +56,7 @@ def _larger_budget(config: RunConfig, summary: dict[str, Any]) -> str:
 
 def result_lines(summary: dict[str, Any]) -> list[str]:
     """A summary in a few lines. Missing values are left out."""
-    lines = [_verdict(summary)]
+    lines = [_verdict(summary), *_of_agents(summary.get("evaluation") or {})]
     steps, updates = summary.get("environment_steps"), summary.get("updates")
     if steps is not None and updates is not None:
         lines.append(
@@ -107,6 +108,13 @@ def _verdict(summary: dict[str, Any]) -> str:
         f"{state}: evaluation return {return_text(evaluation['mean_return'])}{reached}{goal} over "
         f"{evaluation['episodes']} episodes, policy v{evaluation['policy_version']} {evaluation['scheme']}"
     )
+
+
+def _of_agents(evaluation: dict[str, Any]) -> list[str]:
+    """The mean return of each agent, on one line; empty for a single agent."""
+    returns = evaluation.get("agent_returns") or {}
+    each = ", ".join(f"{agent} {return_text(value)}" for agent, value in returns.items())
+    return [one_line(f"return of each agent: {each}", _MOST_AGENTS_BYTES)] if each else []
 
 
 def _fidelity(report: dict[str, Any]) -> list[str]:

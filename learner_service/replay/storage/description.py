@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES, Column, columns_of, state_size_of
+from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES, PRESENT, Column, own_columns, state_size_of
 from actorq.domain.contract import CONTRACT, check_written
 from actorq.domain.goals import HINDSIGHT, Goal
 from actorq.domain.leaves import Leaf
@@ -25,6 +25,7 @@ _EARLIER: Mapping[object, tuple[str, ...] | None] = {4: (), 5: (GREEDY_ACTIONS,)
 NEEDED_BY = {
     GREEDY_ACTIONS: ("dynamic_capacity", "--dynamic-capacity.enabled", "--no-dynamic-capacity.enabled"),
     LOG_PROBABILITIES: ("an on-policy algorithm", "", ""),
+    PRESENT: ("an environment with several agents", "", ""),
     **{
         name: ("hindsight", f"--hindsight.copies {each.copies}", "--hindsight.copies 0")
         for each in HINDSIGHT
@@ -74,6 +75,7 @@ def _describe(spec: EnvironmentSpec, capacity: int, further: Sequence[Column]) -
         # Older descriptions have none of these values.
         **({"leaves": [_leaf(leaf) for leaf in spec.leaves]} if spec.leaves else {}),
         **({} if spec.goal is None else {"goal": vars(spec.goal).copy()}),
+        **({"agents": [*spec.agents]} if spec.agents else {}),
     }
 
 
@@ -96,8 +98,9 @@ def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, tuple[Column
         *(found["environment_id"], replace(observations, leaves=leaves), actions, tuple(found["sizes"])),
         frame_stack=found["frame_stack"],
         goal=Goal(**found["goal"]) if "goal" in found else None,
+        agents=tuple(found.get("agents", ())),
     )
-    further = columns_of(spec, found["further_columns"])[len(columns_of(spec)) :]
+    further = own_columns(spec, found["further_columns"])
     return spec, found["capacity"], further, found["segments"]
 
 

@@ -19,7 +19,7 @@ class LiveSegments:
 
     Only the store calls `place`, `make_room`, `commit` and `add_recovered`. Removed row ranges are [start, stop).
 
-    transitions: live valid rows.
+    transitions: live transitions. Those of the agents of one environment step count once.
     damaged: number of segments that this process skips because of their checksums.
     dropped: number of segments after the last flush that a power cut has destroyed.
     generations: int64[capacity], global index of the segment last committed to the row, to detect overwritten rows.
@@ -50,7 +50,7 @@ class LiveSegments:
 
     @property
     def checked_transitions(self) -> int:
-        """Live valid rows that this process has written or checked."""
+        """Live transitions that this process has written or checked."""
         return self.transitions - sum(record.transitions for record in self._unchecked.values())
 
     def extent(self) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """Turns segments into rows of the replay ring, and writes the rows.
 
-A segment [T, N] with stacks of K frames takes N * (K + T) rows, environment by environment. Each environment has K - 1
+A segment [T, N] with stacks of K frames takes N * (K + T) rows, environment by environment. Each agent of an
+environment counts as one here. Each environment has K - 1
 context rows for stacks only, then T rows of steps, then one row with the bootstrap observation. The observation after a
 valid row i is therefore always in row i + 1. That row is the next step, the bootstrap row, or a reset step. A reset
 step has the final observation of the ended episode. The stack of a step or bootstrap row is that row and the K - 1 rows
@@ -81,7 +82,7 @@ class RowWriter:
 
     def _ages_of(self, segment: Segment) -> NDArray[np.int64]:
         """Steps since the reset, before each step and after the last one, int64[T + 1, N], at most 255."""
-        if segment.transitions == segment.valid.size:
+        if segment.valid.all():
             return np.minimum(np.add(self._steps, segment.ages, dtype=np.int64), MAX_AGE)
         # The step at which each observation's episode began, counted from the start of the segment.
         began = np.empty((len(self._steps), len(segment.ages)), np.int64)

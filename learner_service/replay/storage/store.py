@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from actorq.domain.columns import Array, columns_of
+from actorq.domain.columns import Array, columns_of, own_columns
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Segment
 from actorq.errors import ConflictError, ExhaustedError, InvalidInputError, UnavailableError, UserError
@@ -134,7 +134,7 @@ class ReplayStore:
         if capacity < _MIN_CAPACITY:
             raise UserError(f"replay: capacity must be at least {_MIN_CAPACITY} rows, got {capacity}")
         machine = machine or Machine(this_boot())
-        own = columns_of(spec, further)[len(columns_of(spec)) :]
+        own = own_columns(spec, further)
         lock = _lock(directory)
         try:
             columns, sealed_for = open_columns(directory, spec, capacity, own, machine)
@@ -162,7 +162,7 @@ class ReplayStore:
 
     @property
     def transitions(self) -> int:
-        """Valid rows that are live now."""
+        """Transitions that are live now. Those of the agents of one environment step count once."""
         return self.segments.transitions
 
     @property
@@ -192,7 +192,7 @@ class ReplayStore:
         if self._writer is None or self._writer.shape != segment.rewards.shape:
             self._writer = RowWriter(self._columns, self.spec.frame_stack, *segment.rewards.shape)
         checksum = self._writer.write(segment, start)
-        transitions = segment.transitions
+        transitions = segment.environment_steps(self.spec.agent_count)
         record = Record(
             index=self.directory.head,
             start=start,

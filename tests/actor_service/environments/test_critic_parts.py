@@ -154,8 +154,8 @@ HERE = __name__
         (f"{HERE}:Masked", ("arm", "speed"), "at least one part for the policy"),
         (f"{HERE}:Goals", ("observation",), "has goals"),
         ("CartPole-v1", ("velocity",), "observations must be a Dict or Tuple"),
-        ("dm_control/cartpole-swingup", ("velocity",), "need a Gymnasium environment"),
-        ("ALE/Pong-v5", ("velocity",), "need a Gymnasium environment"),
+        ("dm_control/cartpole-swingup", ("velocity",), "need a Gymnasium or PettingZoo environment"),
+        ("ALE/Pong-v5", ("velocity",), "need a Gymnasium or PettingZoo environment"),
     ],
 )
 def test_paths_that_do_not_fit_give_one_line(environment: str, paths: tuple[str, ...], fact: str) -> None:

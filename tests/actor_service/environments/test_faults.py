@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from actor_service.environments import Environments, make_environments
-from actor_service.environments.loop import MOST_FAULTS, MOST_FAULTS_AT_START
+from actor_service.environments.failures import MOST_FAULTS, MOST_FAULTS_AT_START
 from actorq.errors import ActorQError, UserError
 
 FINE, FATAL = 0, 2

@@ -73,6 +73,7 @@ PAIRS: list[tuple[str, object]] = [
     ("environment_reset", EnvironmentReset(Path("/data/run/before-reset-1"), ENVIRONMENT)),
     ("environment_reset", EnvironmentReset(None, None)),
     ("environment", ENVIRONMENT),
+    ("environment", replace(ENVIRONMENT, agents=("red", "green"))),
     (
         "environment",
         EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2.0,), (2.0,)), ()),
@@ -87,7 +88,10 @@ PAIRS: list[tuple[str, object]] = [
     ("episode", Episode(-21.5, 812, 7)),
     ("episode", Episode(-21.5, 812, 7, success=True)),
     ("episode", Episode(-21.5, 812, 7, success=False)),
+    ("episode", Episode(-21.5, 812, 7, agent_returns=(-20.0, -1.5))),
     ("evaluation", Evaluation(1, 35, 3500, "int8", (1.0, -3.5), (200, 14), 1.25, (True, False))),
+    ("evaluation", Evaluation(1, 35, 3500, "int8", (1.0,), (200,), 1.25, (), ("red", "green"), (1.5, -0.5))),
+    ("run_status", replace(STATUS, agent_returns={"red": 1.5, "green": -0.5})),
     ("membership", Membership(replace(RUN, target_return=None, target_success=0.95), 0, None, 0, 1, 2)),
     ("run_status", replace(STATUS, target_return=None, target_success=0.95)),
     ("joining", wire.Joining("actor-3", 17, "evaluator", "1.2.3", 2**64 - 1, 2**31 - 1, 2**62 - 1)),

@@ -312,3 +312,13 @@ def test_shows_success_if_the_environment_reports_it() -> None:
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "-3.25, success 95% v7" in shown
     assert "target success 95%" in shown
+
+
+def test_shows_the_return_of_each_agent() -> None:
+    training = run_status(agent_returns={"red": 1.5, "green": -0.25})
+    assert [(each.name, each.value) for each in figures(training)][-2:] == [("red", "1.50"), ("green", "-0.25")]
+    evaluated = replace(evaluation(3.0, 7), returns=(3.0,), agents=("red", "green"), agent_returns=(1.0, 2.0))
+    shown = figures(replace(training, evaluation=evaluated))
+    assert [(each.name, each.value) for each in shown][-2:] == [("red", "1.00"), ("green", "2.00")]
+    many = run_status(agent_returns={f"agent_{number}": 0.0 for number in range(20)})
+    assert [(each.name, each.value) for each in figures(many)][-1] == ("more agents", "14")

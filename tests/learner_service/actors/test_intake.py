@@ -15,7 +15,7 @@ from actorq.errors import InvalidInputError
 from actorq.statefiles.highwater import LEAP
 from learner_service.actors.intake import Intake, IntakeStatistics
 from learner_service.actors.members import Member
-from learner_service.replay import ReplayBuffer
+from learner_service.replay import RateLimiter, ReplayBuffer, ReplayStore, Returns, UniformSampler
 from tests.learner_service.learner_parts import SPEC, open_replay, segment, store_segment, with_an_episode_end
 
 ACTOR = Member("actor-0", "actor", 0, incarnation=1)
@@ -220,3 +220,26 @@ def test_uncounted_transitions_are_split_in_proportion_to_the_counted_ones(
     intake.account_for(stored)
     assert intake.statistics().transitions_by_scheme == expected
     assert sum(expected.values()) == stored
+
+
+def test_the_returns_of_agents_are_counted_and_outlive_the_learner(tmp_path: Path) -> None:
+    spec = replace(SPEC, agents=("red", "green"))
+    store = ReplayStore.open(tmp_path / "team", spec, 400, rows_per_segment=4)
+    limiter = RateLimiter(4.0, 8, 1000.0, lambda: 0.0)
+    replay = ReplayBuffer(store, UniformSampler(store, np.random.default_rng(0)), limiter, Returns(1, 0.9))
+    intake = Intake(spec, replay, "int8", published_version=lambda: 5)
+    assert intake.statistics().agent_returns == {}
+    valid = np.ones((4, 2), np.bool_)
+    valid[1, 1] = valid[3] = False
+    episodes = (Episode(3.0, 2, 0, agent_returns=(1.0, 2.0)), Episode(5.0, 2, 0, agent_returns=(2.0, 3.0)))
+    sent = replace(segment(1), episodes=episodes).with_columns(valid=valid, present=np.ones_like(valid))
+    # A segment of one environment has the credit of its four environment steps.
+    store_segment(intake, ACTOR, sent, reserve(replay, 4))
+    found = intake.statistics()
+    assert (found.mean_return, found.agent_returns) == (4.0, {"red": 1.5, "green": 2.5})
+    assert replay.total_transitions == 3
+    assert found.transitions_by_scheme == {"int8": 3}
+    again = Intake(spec, replay, "int8", published_version=lambda: 5)
+    again.load_state(json.loads(json.dumps(intake.state())))
+    assert again.statistics().agent_returns == found.agent_returns
+    replay.close()

@@ -52,6 +52,19 @@ def test_a_return_above_the_largest_reward_in_each_step_is_flagged() -> None:
     assert "above 500.0" in record.doubt(judged(600.0, 100_000))
 
 
+def test_the_return_of_a_team_may_have_the_largest_reward_for_each_agent() -> None:
+    record, alone = Plausibility(500, agents=3), Plausibility(500)
+    for each in (record, alone):
+        each.update(segment(1, rewards=np.full((4, 2), 1.0, np.float32)))
+    assert record.doubt(judged(1500.0, 500)) == ""
+    assert "above 500.0" in alone.doubt(judged(1500.0, 500))
+    assert "above 1,500.0" in record.doubt(judged(1600.0, 500))
+    negative = Plausibility(500, agents=3)
+    negative.update(segment(1, rewards=np.full((4, 2), -1.0, np.float32)))
+    # Most agents may be absent.
+    assert negative.doubt(judged(-100.0, 100)) == ""
+
+
 def test_without_a_limit_of_steps_the_lengths_count() -> None:
     record = after(1.0, 20.0, 300.0)
     assert record.doubt(judged(1500.0, 1500)) == ""

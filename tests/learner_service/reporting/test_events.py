@@ -198,3 +198,15 @@ def test_two_threads_write_one_file(tmp_path: Path) -> None:
             assert len(list((tmp_path / str(number)).iterdir())) == 1
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_returns_of_agents_are_scalars_too(tmp_path: Path) -> None:
+    log = EventLog([EventFile(tmp_path)])
+    log.status(replace(STATUS, agent_returns={"red": 1.5, "green": -2.0}), wall_time=10.0)
+    evaluation = Evaluation(1, 4, 64, "int8", (3.0, 5.0), (9, 9), 1.0, (), ("red", "green"), (1.0, 2.0, 2.0, 3.0))
+    log.evaluation(evaluation, 600, wall_time=11.0)
+    log.close()
+    events = read(tmp_path)
+    assert [events[f"return/training/{agent}", 500][0] for agent in ("red", "green")] == [1.5, -2.0]
+    assert [events[f"return/evaluation/{agent}", 600][0] for agent in ("red", "green")] == [1.5, 2.5]
+    assert events["return/evaluation", 600][0] == 4.0

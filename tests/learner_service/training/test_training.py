@@ -357,3 +357,14 @@ def test_an_algorithm_without_the_precision_is_logged(
     build(client, tmp_path, settings=settings).close()
     lines = [line for line in caplog.messages if line.startswith(f"learner.precision {precision}:")]
     assert [algorithm in line and "fp32" in line for line in lines] == [True] * told
+
+
+def test_a_replay_that_is_too_small_for_all_agents_is_refused(client: QuantizerClient, tmp_path: Path) -> None:
+    team = replace(SPEC, agents=tuple(f"agent_{number}" for number in range(20)))
+    with pytest.raises(UserError, match=r"replay\.capacity must be at least 2560 rows, .* each of 20 agents, got 2000"):
+        build(client, tmp_path, spec=team)
+    small = config(replay={"capacity": 300, "min_size": 4})
+    with pytest.raises(UserError, match=r"twice the 200 rows of a segment, .* \* 20 agents, got 300"):
+        build(client, tmp_path, spec=team, settings=small)
+    assert not any(tmp_path.iterdir())
+    build(client, tmp_path, spec=replace(SPEC, agents=("red", "green", "blue"))).close()

@@ -1,0 +1,1 @@
+"""Environments with several agents that act at the same time: PettingZoo's parallel interface."""

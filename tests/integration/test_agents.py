@@ -1,0 +1,170 @@
+"""Whole runs with several agents: they reach a target, tell the returns of each agent, and survive kills."""
+
+import json
+import os
+import re
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from team_environments import AGENTS, BEST, codes_of, life_of
+
+from actorq.domain.status import RunStatus
+from actorq.rundirectory import RunDirectory
+from actorq_apps.python.plot import plot_run
+from learner_service.replay.storage.columns import VALID, open_columns
+from learner_service.replay.storage.description import described, read_description
+from learner_service.replay.storage.mapped_files import Machine, this_boot
+from tests.integration.training_run import TrainingRun, actorq, process_id
+
+ROOT = Path(__file__).parents[2]
+MODULE = "team_environments"
+QUIET = ("--no-energy.enabled",)
+
+
+@pytest.fixture(autouse=True)
+def _modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests" / "user_modules")]))
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("algorithm", "environment", "target"),
+    [
+        ("ppo", "Targets", 25.5),
+        ("dqn", "Targets", 25.5),
+        ("impala", "Targets", 25.5),
+        ("sac", "ContinuousTargets", 24.0),
+        ("td3", "ContinuousTargets", 24.0),
+    ],
+)
+def test_agents_with_one_policy_reach_the_best_return(
+    tmp_path: Path, algorithm: str, environment: str, target: float
+) -> None:
+    run = tmp_path / "run"
+    ended = actorq(
+        *("train", "--run-directory", str(run), "--environment", f"{MODULE}:{environment}", "--algorithm", algorithm),
+        *("--target-return", str(target), "--max-seconds", "120", "--max-environment-steps", "300000", *QUIET),
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert f"agents that share the policy: 3: {', '.join(AGENTS)}" in ended.stdout
+    summary = json.loads((run / "summary.json").read_text())
+    returns = summary["evaluation"]["agent_returns"]
+    assert list(returns) == list(AGENTS)
+    assert target <= summary["evaluation"]["mean_return"] == pytest.approx(sum(returns.values()))
+    assert summary["evaluation"]["mean_return"] <= BEST
+    # Green takes part in seven of ten steps.
+    assert returns["green"] <= 7
+    assert list(summary["training_agent_returns"]) == list(AGENTS)
+    assert list(summary["evaluations"][-1]["agent_returns"]) == list(AGENTS)
+    if algorithm != "ppo":
+        return
+    assert "return of each agent: red " in ended.stdout
+    told = actorq("evaluate", str(run), "--episodes", "7", "--allow-modules", MODULE)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.count(" steps") >= 7
+    assert re.findall(r"^  (red|green|blue) mean \S+$", told.stdout, re.MULTILINE) == list(AGENTS)
+    (axes,) = plot_run(RunDirectory(run), target).figure.axes
+    assert [each.get_text() for each in axes.get_legend().get_texts()][:4] == ["team", *AGENTS]  # type: ignore[union-attr]
+    assert actorq("verify", str(run)).returncode == 0
+
+
+@pytest.mark.timeout(240)
+def test_an_identity_lets_one_policy_act_differently_for_each_agent(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ended = actorq(
+        *("train", "--run-directory", str(run), "--environment", f"{MODULE}:OwnNumber", "--agents.identity", "one-hot"),
+        *("--algorithm", "ppo", "--target-return", "28", "--max-seconds", "120", *QUIET),
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "agent (one of 3)" in ended.stdout
+
+
+@pytest.mark.timeout(240)
+def test_agents_may_have_a_memory(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ended = actorq(
+        *("train", "--run-directory", str(run), "--environment", f"{MODULE}:Targets", "--algorithm", "ppo"),
+        *(
+            "--memory",
+            "gru",
+            "--memory.units",
+            "16",
+            "--max-environment-steps",
+            "6000",
+            "--target-return",
+            "28",
+            *QUIET,
+        ),
+    )
+    assert ended.returncode == 3, ended.stdout + ended.stderr
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["updates"] > 10
+    # Random actions have a quarter of the best return.
+    assert summary["evaluation"]["mean_return"] > BEST / 4
+
+
+def has_updated(updates: int, killed: set[int] | None = None) -> Callable[[RunStatus], bool]:
+    """True once the processes that were not killed report, with this number of updates."""
+
+    def holds(status: RunStatus) -> bool:
+        lives = {process.name: process.pid for process in status.processes}
+        here = all(name in lives and lives[name] not in (killed or ()) for name in ("learner", "actor-0", "actor-1"))
+        return here and status.updates >= updates and bool(status.agent_returns)
+
+    return holds
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("algorithm", ["dqn", "ppo"])
+def test_kills_and_resumes_store_each_agents_steps_exactly_once(tmp_path: Path, algorithm: str) -> None:
+    folder = tmp_path / "run"
+    run = TrainingRun.start(
+        *(folder, "--environment", f"{MODULE}:Coded", "--algorithm", algorithm, "--actors", "2"),
+        *("--target-return", "500"),
+        *("--max-environment-steps", "10000000", "--replay.capacity", "400000", "--checkpoint.period-s", "2", *QUIET),
+    )
+    status = run.until(has_updated(40))
+    assert set(status.agent_returns) == set(AGENTS)
+    killed = {process_id(status, "learner")}
+    os.kill(process_id(status, "learner"), signal.SIGKILL)
+    status = run.until(has_updated(status.updates + 20, killed))
+    killed.add(process_id(status, "actor-0"))
+    os.kill(process_id(status, "actor-0"), signal.SIGKILL)
+    status = run.until(has_updated(status.updates + 20, killed))
+    steps = status.environment_steps
+    run.signal(signal.SIGTERM)
+    assert run.finish()[0] == 143
+    budget = str(steps + 2_000)
+    again = actorq("train", "--resume", "--run-directory", str(folder), "--max-environment-steps", budget)
+    assert again.returncode == 3, again.stdout + again.stderr
+    assert run.summary()["environment_steps"] >= steps + 2_000
+
+    codes = stored_codes(folder)
+    counts = Counter(map(tuple, codes.tolist()))
+    assert max(counts.values()) == 1
+    # Exactly the agents that take part in a step have a row.
+    seen: dict[tuple[int, int, int], set[int]] = {}
+    for agent, *rest in counts:
+        instance, episode, step = rest
+        seen.setdefault((instance, episode, step), set()).add(agent)
+    for (_, _, step), agents in seen.items():
+        assert agents == {agent for agent in range(3) if life_of(agent, step)}
+    assert len(seen) == run.summary()["environment_steps"]
+    # No instance has a gap: what an actor has sent is stored from its first step on.
+    for instance in {each for each, _, _ in seen}:
+        places = sorted(12 * episode + step for each, episode, step in seen if each == instance)
+        assert places == list(range(places[0], places[0] + len(places)))
+
+
+def stored_codes(folder: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """The codes of all stored transitions, int64[B, 4]."""
+    directory = folder / "replay"
+    spec, capacity, further, _ = described(read_description(directory))
+    columns, _ = open_columns(directory, spec, capacity, further, Machine(this_boot(), read_only=True))
+    codes = codes_of(columns.observations[columns.flags & VALID != 0].astype(np.float32))
+    columns.close()
+    return codes
