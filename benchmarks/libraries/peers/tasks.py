@@ -65,7 +65,8 @@ CONTINUOUS = (
     # PPO has the same settings in all presets.
     _continuous("ppo", "HalfCheetah-v5", 5_000.0, 1_200.0, "standard"),
 )
-# RecurrentPPO of sb3-contrib has an LSTM with as many units as the GRU.
+# RecurrentPPO of sb3-contrib has an LSTM with as many units as the GRU. A second thread makes it many times slower if
+# another program uses a core.
 MEMORY = (
     MemoryTask(
         "ppo",
@@ -73,7 +74,6 @@ MEMORY = (
         475.0,
         4_096,
         600.0,
-        threads=2,
         flags=("--like=CartPole-v1", "--memory=gru", *PPO_CARTPOLE),
     ),
 )
