@@ -135,11 +135,16 @@ def _named(number: int, run: dict[str, Any]) -> str:
 
 
 def confirm(
-    directory: Path, episodes: int, scheme: str = "", variables: Mapping[str, str] | None = None
+    directory: Path,
+    episodes: int,
+    scheme: str = "",
+    variables: Mapping[str, str] | None = None,
+    flags: Sequence[str] = (),
 ) -> Confirmation:
     """Evaluate the run's last policy on new episodes.
 
-    scheme: its scheme; empty for the scheme of the actors. variables: see `train`.
+    scheme: its scheme; empty for the scheme of the actors. variables: see `train`. flags: more flags of `actorq
+    evaluate`.
     """
     command = [
         sys.executable,
@@ -150,6 +155,7 @@ def confirm(
         str(episodes),
         "--seed",
         str(CONFIRMATION_SEED),
+        *flags,
     ]
     command += ["--scheme", scheme] if scheme else []
     process = subprocess.run(command, env=_with(variables), capture_output=True, text=True, check=True)
@@ -162,6 +168,12 @@ def confirm(
 
 def _with(variables: Mapping[str, str] | None) -> dict[str, str]:
     return {**os.environ, **(variables or {})}
+
+
+def with_project() -> dict[str, str]:
+    """Environment variables with which all processes of a run can import modules of this project's benchmarks."""
+    root = str(Path(__file__).parents[1])
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))}
 
 
 def actor_megabytes(summary: dict[str, Any]) -> list[float]:

@@ -43,7 +43,7 @@ from actorq.domain.status import Exploration
 from benchmarks.harness import Meaning, Target, run_benchmark
 from benchmarks.policies import PolicyNetwork, as_policy, checkpoint_of, d4pg_policy, emit, relu_mlp
 
-_SEGMENT = 16
+SEGMENT = 16
 # All discrete actions are random. Gaussian noise of 0.6 of half the range spreads like uniformly random actions.
 _EPSILON, _NOISE = 1.0, 0.6
 # Steps each environment the given number of times. Can be called repeatedly.
@@ -159,7 +159,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         if times:
             name = f"{pool.task}: steps/s of the actor on EnvPool over those on the Python loop"
             targets.append(Target(name, pool.times[_POOL], times, at_most=False))
-    figures = {"repeats": arguments.repeats, "slice_s": arguments.slice_s, "segment": _SEGMENT}
+    figures = {"repeats": arguments.repeats, "slice_s": arguments.slice_s, "segment": SEGMENT}
     found = {"results": [asdict(result) for result in results], "pools": [asdict(pool) for pool in pools]}
     return {**figures, **found}, targets
 
@@ -178,7 +178,7 @@ def measure_pool(task: Task, repeats: int, slice_s: float) -> PoolResult:
         ),
     }
     loops = {name: actor_loop(task, environments) for name, environments in made.items()}
-    steps = {name: _steps_of(loop, slice_s) for name, loop in loops.items()}
+    steps = {name: steps_of(loop, slice_s) for name, loop in loops.items()}
     rates: dict[str, list[float]] = {name: [] for name in loops}
     for turn in range(repeats):
         for name, loop in reversed(loops.items()) if turn % 2 else loops.items():
@@ -200,7 +200,7 @@ def measure(task: Task, repeats: int, slice_s: float) -> Result:
     loops = {"bare": bare_loop(task), "actor": actor_loop(task), "torch": torch_loop(task)}
     # EnvPool has its own implementations. They show the gain from a pool, not the cost of the loop.
     loops["envpool"] = actor_loop(task, make_environments(task.environment_id, task.environments, "envpool"))
-    steps = {name: _steps_of(loop, slice_s) for name, loop in loops.items()}
+    steps = {name: steps_of(loop, slice_s) for name, loop in loops.items()}
     walls: dict[str, list[float]] = {name: [] for name in loops}
     processors: dict[str, list[float]] = {name: [] for name in loops}
     for turn in range(repeats):
@@ -266,11 +266,11 @@ def actor_loop(task: Task, environments: Environments | None = None) -> Loop:
     slot.put(load_policy(policy, spec, task.environments))
     exploration = Exploration((_EPSILON,) * task.environments, (_NOISE,) * task.environments)
     explore = behavior_policy(spec, exploration, task.environments, np.random.default_rng(0))
-    collector = SegmentCollector(environments, PolicyTurns(slot), explore, _SEGMENT, seed=0)
+    collector = SegmentCollector(environments, PolicyTurns(slot), explore, SEGMENT, seed=0)
     stop = threading.Event()
 
     def loop(steps: int) -> None:
-        for _ in range(steps // _SEGMENT):
+        for _ in range(steps // SEGMENT):
             collector.collect(stop)
 
     return loop
@@ -356,16 +356,16 @@ def _random_actions(spec: EnvironmentSpec, rng: np.random.Generator, steps: int,
     return rng.uniform(low, high, (steps, count, *spec.actions.shape))
 
 
-def _steps_of(loop: Loop, slice_s: float) -> int:
-    """Number of steps in about one slice: a multiple of the segment length, at least one segment."""
-    loop(_SEGMENT)
-    steps = _SEGMENT
+def steps_of(loop: Loop, slice_s: float) -> int:
+    """Number of steps in about one slice: a multiple of `SEGMENT`, at least one segment."""
+    loop(SEGMENT)
+    steps = SEGMENT
     while True:
         started = time.perf_counter()
         loop(steps)
         took = time.perf_counter() - started
         if took > slice_s / 4:
-            return max(_SEGMENT, round(steps * slice_s / took) // _SEGMENT * _SEGMENT)
+            return max(SEGMENT, round(steps * slice_s / took) // SEGMENT * SEGMENT)
         steps *= 2
 
 

@@ -1,7 +1,7 @@
 """Tables of faults: kills, moves, damaged files, power cuts, wrong messages, long runs."""
 
 from sitegen.markdown import number, percent, table
-from sitegen.results import figures
+from sitegen.results import NOT_MEASURED, figures, is_awaited
 
 
 def chaos() -> str:
@@ -22,9 +22,16 @@ def transitions() -> str:
 
 def chaos_variants() -> str:
     """Transitions and faults of other kinds of runs."""
-    names = {"chaos_ppo": "on-policy (PPO)", "chaos_relay": "a relay", "chaos_storage": "object storage"}
+    names = {
+        "chaos_ppo": "on-policy (PPO)",
+        "chaos_memory": "PPO with memory",
+        "chaos_relay": "a relay",
+        "chaos_storage": "object storage",
+    }
     rows = []
     for name, kind in names.items():
+        if is_awaited(name):
+            continue
         found = figures(name)
         counts = (found["transitions"][each] for each in ("acknowledged", "lost", "twice", "unknown"))
         rows.append((kind, found["faults"], *counts, len(found["stuck"]), len(found["ended_by_themselves"])))
@@ -39,6 +46,16 @@ def chaos_variants() -> str:
         "processes that ended by themselves",
     )
     return table(head, rows)
+
+
+def chaos_states() -> str:
+    """The states at the starts of segments, in the run with memory."""
+    if is_awaited("chaos_memory"):
+        return NOT_MEASURED
+    found = figures("chaos_memory")["states"]
+    head = ("segments", "checked", "at the start of an episode", "of another episode", "not zero there", "told apart")
+    keys = ("starts", "checked", "begun", "foreign", "not_zero")
+    return table(head, [(*(found[key] for key in keys), percent(found["told_apart"], 1))])
 
 
 def moves() -> str:

@@ -1,7 +1,49 @@
-"""Tables of policies with memory: drift of the state, and time of a call."""
+"""Tables of policies with memory: returns, steps per second of the acting loop, drift of the state, time of a call."""
 
-from sitegen.markdown import number, percent, table
-from sitegen.results import figures
+from statistics import median
+
+from benchmarks.training.memory.tasks import TASKS
+from sitegen.markdown import number, percent, spread, table
+from sitegen.results import NOT_MEASURED, by, figures, is_awaited
+
+
+def memory_tasks() -> str:
+    """What each environment hides, and the bounds of the benchmark."""
+    rows = (
+        (f"`{task.name}`", task.hidden, ", ".join(task.steps), number(task.least), number(task.most), task.episodes)
+        for task in TASKS
+    )
+    head = ("environment", "hidden", "algorithms", "with memory at least", "without at most", "episodes")
+    return table(head, rows)
+
+
+def memory_returns() -> str:
+    """Returns, seconds and steps with memory and without it."""
+    if is_awaited("memory"):
+        return NOT_MEASURED
+    rows = []
+    for own in by("task", figures("memory")["runs"]).values():
+        returns = ", ".join(number(run["confirmed"]["mean_return"]) for run in own)
+        seconds = spread(run["wall_clock_s"] for run in own)
+        steps = round(median(run["environment_steps"] for run in own))
+        first = own[0]
+        rows.append((f"`{first['environment']}`", first["algorithm"], first["memory"], returns, seconds, steps))
+    head = ("environment", "algorithm", "memory", "return of each seed", "seconds", "environment steps")
+    return table(head, rows)
+
+
+def memory_loop() -> str:
+    """Steps per second of the acting loop in int8 and in FP32."""
+    if is_awaited("memory_actor"):
+        return NOT_MEASURED
+    rows = []
+    for each in figures("memory_actor")["results"]:
+        rates, (low, high) = each["steps_per_second"], each["quartiles"]
+        times = f"{number(each['ratio'])} ({number(low)} to {number(high)})"
+        cell = f"{each['kind']} {each['units']}"
+        rows.append((cell, each["environments"], round(rates["int8"]), round(rates["fp32"]), times))
+    head = ("cell", "environments", "int8, steps/s", "FP32, steps/s", "times (quartiles)")
+    return table(head, rows)
 
 
 def drift() -> str:

@@ -13,7 +13,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from actor_service.environments import describe_environment
+from actorq.config.run_config import RunConfig
 from actorq.domain.spaces import ArraySpec
+from actorq.process import parse_arguments
 from benchmarks.libraries.peer_runs.schedule import EvaluationSchedule
 from benchmarks.libraries.peer_runs.stable_baselines3_settings import SETTINGS, STEPS, Settings
 from benchmarks.libraries.peer_runs.suite_task import SuiteTask
@@ -28,13 +30,14 @@ from benchmarks.libraries.peers.systems import (
     LIBRARIES,
     MULTI_STEP,
     OURS,
+    RECURRENT,
     RLLIB,
     STABLE_BASELINES,
     SYSTEMS,
     run_system,
     settings_of,
 )
-from benchmarks.libraries.peers.tasks import TASKS, Task
+from benchmarks.libraries.peers.tasks import MEMORY, TASKS, Task
 from benchmarks.runs import Confirmation
 
 BY_NAME = {task.name: task for task in TASKS}
@@ -46,14 +49,15 @@ def test_a_system_without_settings_is_left_out_with_a_line(capsys: pytest.Captur
     found = systems_of([CARTPOLE, CHEETAH, TD3], SYSTEMS[::-1], False)
     assert found == {
         CARTPOLE: [ACTORQ, STABLE_BASELINES, RLLIB],
-        CHEETAH: list(SYSTEMS),
+        CHEETAH: [system for system in SYSTEMS if system != RECURRENT],
         TD3: [ACTORQ, STABLE_BASELINES, MULTI_STEP],
     }
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == f"{CARTPOLE.name} {MULTI_STEP}: left out, because it has no settings for this task"
     assert [line.split(":")[0].split()[1] for line in lines] == [
-        *(ACTORQ_XQC, MULTI_STEP, CROSSQ),
-        *(ACTORQ_XQC, CROSSQ, RLLIB),
+        *(ACTORQ_XQC, MULTI_STEP, CROSSQ, RECURRENT),
+        RECURRENT,
+        *(ACTORQ_XQC, CROSSQ, RECURRENT, RLLIB),
     ]
 
 
@@ -90,11 +94,30 @@ def test_all_settings_belong_to_a_task_of_their_algorithm_or_of_a_variant() -> N
         assert set(library.tasks) <= set(BY_NAME), system
     for system, settings in SETTINGS.items():
         for name, each in settings.items():
-            assert each.algorithm.lower() == ("crossq" if system == CROSSQ else BY_NAME[name].algorithm)
+            variants = {CROSSQ: "crossq", RECURRENT: "recurrentppo"}
+            assert each.algorithm.lower() == variants.get(system, BY_NAME[name].algorithm)
 
 
-def test_stable_baselines_has_settings_for_every_task() -> None:
-    assert set(LIBRARIES[STABLE_BASELINES].tasks) == set(BY_NAME)
+def test_stable_baselines_has_settings_for_every_task_without_memory() -> None:
+    of_memory = {task.name for task in MEMORY}
+    assert set(LIBRARIES[STABLE_BASELINES].tasks) == set(BY_NAME) - of_memory
+    assert set(LIBRARIES[RECURRENT].tasks) == of_memory
+
+
+def test_both_libraries_have_as_many_units_of_memory_in_the_same_environment(tmp_path: Path) -> None:
+    for task in MEMORY:
+        command = actorq_command(task, 1, tmp_path)
+        flags = command[command.index(str(tmp_path)) + 1 :]
+        (config,) = parse_arguments("actorq train", "", (RunConfig,), flags)
+        assert isinstance(config, RunConfig)
+        theirs = SETTINGS[RECURRENT][task.name]
+        assert config.environment == task.environment
+        assert config.memory.units == theirs.network["lstm_hidden_size"]
+        assert (config.memory.kind, config.scheme) == ("gru", "int8")
+        own = gymnasium.make(task.environment)
+        assert own.observation_space.shape == (2,)
+        assert own.spec is not None
+        assert own.spec.max_episode_steps == 500
 
 
 def test_the_second_row_differs_in_the_multi_step_return_and_the_updates_per_step_only() -> None:
@@ -184,16 +207,24 @@ with (run / "evaluations.jsonl").open("w") as file:
         print("training", flush=True)
 summary = {"solved": solved, "wall_clock_s": 0.1, "first_transition_s": 0.0}
 (run / "summary.json").write_text(json.dumps(summary))
+if len(sys.argv) > 4:
+    sys.exit(int(sys.argv[4]))
 if not solved:
     signal.pause()
 """
 
 
 def _run(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, returns: list[float], solved: bool, limit_s: float
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    returns: list[float],
+    solved: bool,
+    limit_s: float,
+    code: int | None = None,
 ) -> dict[str, Any]:
     task = Task("sac", "HalfCheetah-v5", 1_000.0, 1_000, limit_s)
     command = [sys.executable, "-IS", "-c", _RUN, str(folder / "run"), json.dumps(returns), json.dumps(solved)]
+    command += [] if code is None else [str(code)]
     monkeypatch.setattr(actorq, "actorq_command", lambda *_: command)
     return run_actorq(task, 1, folder)
 
@@ -213,11 +244,19 @@ def test_a_run_of_actorq_without_a_successor_counts_as_its_limit(
     assert (found["reached"], found["seconds"]) == (False, 3.0)
 
 
+def test_a_run_of_actorq_whose_budget_ends_counts_as_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _run(tmp_path, monkeypatch, [10.0, 300.0], False, 60.0, code=3)
+    assert (found["reached"], found["seconds"]) == (False, 60.0)
+    (other := tmp_path / "other").mkdir()
+    with pytest.raises(SystemExit, match="failed with exit code 1"):
+        _run(other, monkeypatch, [10.0, 20.0], False, 60.0, code=1)
+
+
 @pytest.mark.parametrize(("confirmed", "reached"), [(950.0, True), (850.0, False)])
 def test_new_episodes_follow_the_last_evaluation_of_a_run_that_actorq_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, confirmed: float, reached: bool
 ) -> None:
-    monkeypatch.setattr(actorq, "confirm", lambda *_: Confirmation(confirmed, 20, "int8"))
+    monkeypatch.setattr(actorq, "confirm", lambda *_, **__: Confirmation(confirmed, 20, "int8"))
     found = _run(tmp_path, monkeypatch, [10.0, 1_120.0], True, 60.0)
     assert (found["reached"], found["evaluations"][-1]["return"]) == (reached, confirmed)
     assert found["seconds"] < 30.0 if reached else found["seconds"] == 60.0

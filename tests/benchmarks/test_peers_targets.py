@@ -10,10 +10,10 @@ from actorq_apps.meter.tracker import EnergyTracker, TrackerError, TrackerTotals
 from benchmarks.libraries.peers.energy import Energy, metered
 from benchmarks.libraries.peers.process import Outcome
 from benchmarks.libraries.peers.result import Evaluation, result
-from benchmarks.libraries.peers.systems import ACTORQ, CROSSQ, RLLIB, STABLE_BASELINES
+from benchmarks.libraries.peers.systems import ACTORQ, CROSSQ, RECURRENT, RLLIB, STABLE_BASELINES
 from benchmarks.libraries.peers.table import line, table
 from benchmarks.libraries.peers.targets import MEANINGS, ratio, targets
-from benchmarks.libraries.peers.tasks import TASKS
+from benchmarks.libraries.peers.tasks import MEMORY, TASKS
 
 Run = dict[str, Any]
 
@@ -144,3 +144,17 @@ def test_the_table_has_steps_and_energy_beside_seconds_and_memory() -> None:
     assert [row["times as long as ActorQ"] for row in by_name] == ["1.0", "> 4.0"]
     assert line(runs[0]).endswith("50,000 steps, 168 steps/s, 800 MB, 6.00 Wh")
     assert line(runs[1]).endswith("> 1200 s, target missed, 0 steps, no evaluation, 400 MB")
+
+
+@pytest.mark.parametrize(("theirs", "met"), [(61.0, True), (59.0, False)])
+def test_a_task_of_memory_has_half_the_seconds_as_target(theirs: float, met: bool) -> None:
+    runs: list[Run] = [
+        {"system": system, "task": MEMORY[0].name, "seed": seed, "seconds": seconds, "reached": True}
+        for system, seconds in {ACTORQ: 30.0, RECURRENT: theirs}.items()
+        for seed in range(1, 6)
+    ]
+    found = targets(MEMORY[0], runs)
+    assert [target.met for target in found] == [met, True]
+    assert all(any(re.fullmatch(meaning.pattern, target.name) for meaning in MEANINGS) for target in found)
+    few = [run for run in runs if run["seed"] < 5]
+    assert {target.refused for target in targets(MEMORY[0], few)} == {"fewer than 5 seeds give no verdict"}

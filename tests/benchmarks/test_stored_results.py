@@ -26,9 +26,12 @@ from benchmarks.policy.sparse_policy import DenseCost
 from benchmarks.processor import NO_DOT_PRODUCT
 from benchmarks.quantize import __main__ as quantize
 from benchmarks.speedup import actorq, start
+from benchmarks.speedup import memory as memory_loop
 from benchmarks.training import cartpole, joint, returns, rlx2, sweep, warmstart
+from benchmarks.training.memory import __main__ as memory
 from benchmarks.training.rlx2_tasks import TASKS
 from benchmarks.training.zoo import __main__ as zoo
+from sitegen.results import is_awaited
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -156,6 +159,8 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "inference": _inference,
     "inference_without_vnni": _inference,
     "joint": _joint,
+    "memory": memory.targets,
+    "memory_actor": memory_loop.targets,
     "on_policy_layouts": lambda figures: layouts.targets(figures["layouts"]),
     "on_policy_missing_actor": missing_actor.targets,
     "on_policy_pendulum": _ppo,
@@ -195,7 +200,7 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(VERDICTS))
+@pytest.mark.parametrize("name", [name for name in sorted(VERDICTS) if not is_awaited(name)])
 def test_targets_are_those_of_the_code(name: str) -> None:
     result = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     targets, features = VERDICTS[name](result["figures"]), result["machine"].get("features")

@@ -4,7 +4,8 @@ The faults are kills, stops, cut links, corrupted bytes and a full disk. An envi
 counter into every observation. Actors keep a ledger of acknowledged segments. At the end the replay is compared with
 the ledgers. The seed determines the faults. A fault begins when new transitions arrive and all services are connected
 again. The run can also be on-policy, have a relay between quantizer and actors, or copy its folder to object storage.
-With object storage the run is restored from there at the end, and its replay is compared, too.
+With object storage the run is restored from there at the end, and its replay is compared, too. With memory the states
+at the starts of segments are compared with those of their episodes (benchmarks.faults.chaos.states).
 """
 
 import argparse
@@ -27,6 +28,7 @@ import yaml
 
 from actorq.client import LearnerClient
 from actorq.config.algorithms import ON_POLICY
+from actorq.config.memory import NO_MEMORY, MemoryConfig
 from actorq.config.sections import CheckpointConfig
 from actorq.domain.policy import UNSIGNED
 from benchmarks.faults.chaos.actor import LEDGERS
@@ -36,6 +38,7 @@ from benchmarks.faults.chaos.fleet import Fleet, free_addresses, until
 from benchmarks.faults.chaos.ledger import Verdict, judge
 from benchmarks.faults.chaos.observer import Observer, longest_standstill
 from benchmarks.faults.chaos.proxy import Link, Proxy
+from benchmarks.faults.chaos.states import FROZEN, UNITS, FrozenPolicy, StateVerdict, judge_states, starts_of
 from benchmarks.harness import Target, run_benchmark
 from learner_service.objectstorage.volume import open_volume
 from learner_service.replay.storage.columns import VALID
@@ -52,6 +55,8 @@ _MOVE_S = 3.0
 _SEEN_S = 0.5
 _EVERYBODY = (*ACTORS, "evaluator")
 _SCHEMES = ("int8", "fp32")
+# A segment whose episode has lost earlier steps cannot be checked.
+_LEAST_CHECKED, _LEAST_APART = 0.9, 0.9
 
 CONFIGURATION: dict[str, Any] = {
     "environment": ENVIRONMENT,
@@ -82,25 +87,33 @@ class Chaos:
     """A run with its faults."""
 
     def __init__(
-        self, folder: Path, disk: Path, seed: int, algorithm: str = "dqn", relay: bool = False, storage: bool = False
+        self,
+        folder: Path,
+        disk: Path,
+        seed: int,
+        algorithm: str = "dqn",
+        relay: bool = False,
+        storage: bool = False,
+        memory: MemoryConfig = NO_MEMORY,
     ) -> None:
         """Start the services.
 
         algorithm: a key of `OF_ALGORITHM`. relay: actors get their policies from a relay. storage: the run is copied to
-        object storage, including the replay.
+        object storage, including the replay. memory: of the policy; with memory the policy keeps its first weights.
         """
         self._rng = random.Random(seed)
         self._disk = disk if os.path.ismount(disk) else None
         self.run_directory = disk / "run"
         # Columns of its replay that not all replays have.
-        self.columns = ("log_probabilities",) if algorithm in ON_POLICY else ()
+        self.columns = (*(("log_probabilities",) if algorithm in ON_POLICY else ()), *memory.columns)
+        self.policies = disk / "policies"
         self.ledgers = folder / "ledgers"
         logs = folder / "logs"
         for path in (self.ledgers, logs):
             path.mkdir()
         self.storage = folder / "storage" if storage else None
         config = folder / "config.yaml"
-        config.write_text(yaml.safe_dump(_configuration(algorithm, self.storage)), encoding="utf-8")
+        config.write_text(yaml.safe_dump(_configuration(algorithm, self.storage, memory)), encoding="utf-8")
         learner, quantizer, relay_address = free_addresses(3)
         self.learner_address = learner
         proxy = Proxy()
@@ -111,7 +124,7 @@ class Chaos:
         }
         self.fleet = Fleet(logs, {LEDGERS: str(self.ledgers)})
         given = ("--config", str(config))
-        store = ("--store", str(disk / "policies"))
+        store = ("--store", str(self.policies))
         self.fleet.start("quantizer", "quantizer_service", *given, *store, "--listen", quantizer)
         self.fleet.start(
             *("learner", "learner_service", *given, "--listen", learner, "--run-directory", str(self.run_directory)),
@@ -224,9 +237,12 @@ class Chaos:
         return "learner" in fault.target.split("+") or fault.target in ("actors-learner", "disk")
 
 
-def _configuration(algorithm: str, storage: Path | None) -> dict[str, Any]:
+def _configuration(algorithm: str, storage: Path | None, memory: MemoryConfig) -> dict[str, Any]:
     """The settings of the run. storage: folder for its copies; None without object storage."""
     values = CONFIGURATION | OF_ALGORITHM[algorithm] | {"algorithm": algorithm}
+    if memory:
+        values["memory"] = {"kind": memory.kind, "units": memory.units}
+        values[algorithm] = values[algorithm] | {"learning_rate": FROZEN}
     if storage is not None:
         copied = {"object_storage": f"file://{storage}", "object_storage_replay": True}
         values["checkpoint"] = CONFIGURATION["checkpoint"] | copied
@@ -263,11 +279,24 @@ def restored_codes(storage: Path, folder: Path, columns: Sequence[str]) -> np.nd
 
 def stored_codes(run_directory: Path, columns: Sequence[str]) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """Codes uint64[n] of all transitions in the replay of a learner that has ended. columns: the optional ones."""
+    with _store(run_directory, columns) as store:
+        return codes_of(store.observations[np.flatnonzero(store.flags & VALID)])
+
+
+def judged_states(chaos: Chaos) -> StateVerdict:
+    """The states in the replay of a run with memory, whose services have ended."""
+    policy = FrozenPolicy(chaos.policies)
+    with _store(chaos.run_directory, chaos.columns) as store:
+        return judge_states(store.observations[np.flatnonzero(store.flags & VALID)], starts_of(store), policy)
+
+
+@contextmanager
+def _store(run_directory: Path, columns: Sequence[str]) -> Iterator[ReplayStore]:
     spec = RunIdentity(run_directory, "", 0).read_environment()
     assert spec is not None
     store = ReplayStore.open(run_directory / "replay", spec, _CAPACITY, columns)
     try:
-        return codes_of(store.observations[np.flatnonzero(store.flags & VALID)])
+        yield store
     finally:
         store.close()
 
@@ -278,6 +307,9 @@ def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1, help="seed of the faults (default: 1)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="kinds of faults (default: all)")
     parser.add_argument("--algorithm", choices=OF_ALGORITHM, default="dqn", help="of the run (default: dqn)")
+    parser.add_argument(
+        "--memory", choices=("none", "gru", "lstm"), default="none", help="of the policy (default: none)"
+    )
     parser.add_argument("--relay", action="store_true", help="put a relay between quantizer and actors")
     parser.add_argument("--object-storage", action="store_true", help="copy the run to object storage")
     parser.add_argument("--folder", type=Path, help="empty folder that keeps logs and ledgers")
@@ -289,8 +321,11 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         folder.mkdir(parents=True, exist_ok=True)
         disk = stack.enter_context(_disk(folder))
         print(f"seed {arguments.seed}")
+        memory = MemoryConfig(kind=arguments.memory, units=UNITS)
         chaos = Chaos(
-            folder, disk, arguments.seed, arguments.algorithm, arguments.relay, storage=arguments.object_storage
+            *(folder, disk, arguments.seed, arguments.algorithm, arguments.relay),
+            storage=arguments.object_storage,
+            memory=memory,
         )
         try:
             chaos.await_start()
@@ -300,6 +335,10 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
             chaos.fleet.close()
         verdict = judge(chaos.ledgers, stored_codes(chaos.run_directory, chaos.columns))
         figures, targets = _results(chaos, verdict, arguments.seed)
+        if memory:
+            states = judged_states(chaos)
+            figures["states"] = vars(states)
+            targets += state_targets(states)
         if chaos.storage is not None:
             restored = judge(chaos.ledgers, restored_codes(chaos.storage, folder / "restored", chaos.columns))
             figures["restored_transitions"] = vars(restored)
@@ -351,6 +390,17 @@ def _results(chaos: Chaos, verdict: Verdict, seed: int) -> tuple[dict[str, Any],
         Target(
             "longest time without transitions beside an actor and a learner, s", chaos.standstill_s(), _STANDSTILL_S
         ),
+    ]
+
+
+def state_targets(states: StateVerdict) -> list[Target]:
+    """The targets of a run with memory."""
+    checked, apart = states.checked / max(states.starts, 1), states.told_apart
+    return [
+        Target("segments that begin with the state of another episode", states.foreign, 0),
+        Target("episodes that begin with a state that is not zero", states.not_zero, 0),
+        Target("share of segments whose states are checked", checked, _LEAST_CHECKED, at_most=False),
+        Target("share of states that differ from those of another episode", apart, _LEAST_APART, at_most=False),
     ]
 
 

@@ -59,4 +59,12 @@ def codes_of(observations: NDArray[np.generic]) -> NDArray[np.uint64]:
     return codes
 
 
+def places_of(codes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """The identity, the episode of this identity, and the step in the episode, of codes uint64[n]; int64[n] each."""
+    # The counter begins with 1, and an episode ends where it is a multiple of the steps.
+    counters = (codes & np.uint64((1 << _COUNTER_BITS) - 1)).astype(np.int64)
+    episodes, steps = np.divmod(counters - 1, _EPISODE_STEPS)
+    return (codes >> np.uint64(_COUNTER_BITS)).astype(np.int64), episodes, steps
+
+
 gymnasium.register("Coded-v0", entry_point=CodedEnvironment, max_episode_steps=_EPISODE_STEPS)

@@ -59,7 +59,7 @@ def learn(
 
 
 def _environments(environment: str, count: int, seed: int, settings: Settings, is_evaluation: bool = False) -> Any:
-    """A vector environment. Evaluations see normalized observations, but the environment's own rewards."""
+    """A vector environment. Evaluations may see normalized observations, but the environment's own rewards."""
     vector = importlib.import_module("stable_baselines3.common.vec_env")
     make = importlib.import_module("stable_baselines3.common.env_util").make_vec_env
     kind: str | Callable[[], SuiteTask] = environment
@@ -69,7 +69,8 @@ def _environments(environment: str, count: int, seed: int, settings: Settings, i
     if not settings.normalized:
         return found
     discount = settings.arguments["gamma"]
-    return vector.VecNormalize(found, training=not is_evaluation, norm_reward=not is_evaluation, gamma=discount)
+    scaled = not (is_evaluation or settings.own_rewards)
+    return vector.VecNormalize(found, training=not is_evaluation, norm_reward=scaled, gamma=discount)
 
 
 def _model(settings: Settings, environments: Any, seed: int, steps_per_update: int | None) -> Any:
@@ -82,7 +83,7 @@ def _model(settings: Settings, environments: Any, seed: int, steps_per_update: i
         noise = importlib.import_module("stable_baselines3.common.noise").NormalActionNoise
         size = environments.action_space.shape
         arguments["action_noise"] = noise(np.zeros(size), np.full(size, settings.noise))
-    return algorithm("MlpPolicy", environments, seed=seed, device="cpu", **arguments)
+    return algorithm(settings.policy, environments, seed=seed, device="cpu", **arguments)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Settings of Stable-Baselines3 and sb3-contrib, for each system and task of benchmarks.libraries.peers.
 
-Hyperparameters come from rl-baselines3-zoo (dqn.yml, ppo.yml, sac.yml, td3.yml and crossq.yml in hyperparams). The zoo
-has MuJoCo's tasks as v4 only, and no DM Control. Tasks of v5 have the settings of v4, and walker-walk has those of
-MuJoCo's tasks. Other arguments are the library's defaults.
+Hyperparameters come from rl-baselines3-zoo (dqn.yml, ppo.yml, sac.yml, td3.yml, crossq.yml and ppo_lstm.yml in
+hyperparams). The zoo has MuJoCo's tasks as v4 only, and no DM Control. Tasks of v5 have the settings of v4, and
+walker-walk has those of MuJoCo's tasks. Other arguments are the library's defaults.
 """
 
 from collections.abc import Callable
@@ -23,8 +23,9 @@ class Settings:
     library: package with the algorithm's class. schedule_steps: the zoo's `n_timesteps`, the length of all schedules.
     exploration_fraction: share of schedule_steps until exploration reaches its final value; None without epsilon.
     environments: number of environments. annealed: first values of arguments that fall to 0 linearly.
-    noise: standard deviation of the normal noise of actions. normalized: whether observations and rewards are.
-    activation: name of a class of torch.nn; empty for the default.
+    noise: standard deviation of the normal noise of actions. normalized: whether observations are, and rewards unless
+        `own_rewards`.
+    activation: name of a class of torch.nn; empty for the default. policy: name of the library's policy.
     """
 
     algorithm: str
@@ -36,7 +37,9 @@ class Settings:
     annealed: dict[str, float] = field(default_factory=dict)
     noise: float = 0.0
     normalized: bool = False
+    own_rewards: bool = False
     activation: str = ""
+    policy: str = "MlpPolicy"
     library: str = "stable_baselines3"
 
     def all_arguments(self, steps_per_update: int | None = None) -> dict[str, Any]:
@@ -156,6 +159,26 @@ _CROSSQ = {
     ),
     **{f"sac/{name}": _CROSSQ_MUJOCO for name in (*_MUJOCO, "dm_control/walker-walk")},
 }
+# The zoo's CartPoleNoVel-v1, with the arguments of its published policy, sb3/ppo_lstm-CartPoleNoVel-v1 on Hugging Face.
+# That policy has a return of 500. The zoo sets velocities to 0; here observations lack them.
+_RECURRENT_PPO = {
+    "ppo/CartPoleWithoutVelocities-v1": Settings(
+        "RecurrentPPO",
+        {"n_steps": 32, "batch_size": 256, "n_epochs": 20, "gamma": 0.98, "gae_lambda": 0.8, "ent_coef": 0.0},
+        100_000,
+        network={
+            **{"ortho_init": False, "lstm_hidden_size": 64, "enable_critic_lstm": True},
+            **{"net_arch": {"pi": [64], "vf": [64]}},
+        },
+        environments=8,
+        annealed={"learning_rate": 1e-3, "clip_range": 0.2},
+        normalized=True,
+        own_rewards=True,
+        activation="ReLU",
+        policy="MlpLstmPolicy",
+        library="sb3_contrib",
+    ),
+}
 # By system and task.
 SETTINGS: dict[str, dict[str, Settings]] = {
     "stable-baselines3": _ZOO,
@@ -165,4 +188,5 @@ SETTINGS: dict[str, dict[str, Settings]] = {
         if each.algorithm in ("SAC", "TD3")
     },
     "crossq": _CROSSQ,
+    "recurrent-ppo": _RECURRENT_PPO,
 }

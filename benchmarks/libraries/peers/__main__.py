@@ -1,8 +1,9 @@
-"""Seconds to a target return: ActorQ, Stable-Baselines3, CrossQ and Ray RLlib, on one machine, one run at a time.
+"""Seconds to a target return: ActorQ, Stable-Baselines3, sb3-contrib and Ray RLlib, on one machine, one run at a time.
 
 ActorQ runs `actorq train` with a preset and int8 actors. actorq-xqc does so with XQC, on tasks of SAC. The other
 libraries run with their own tuned settings. stable-baselines3-n3 is Stable-Baselines3 with multi-step returns and with
-ActorQ's updates per step, those of the first seed's run. Each library has a virtual environment in --environments
+ActorQ's updates per step, those of the first seed's run. On tasks without velocities, policies have a memory, and
+recurrent-ppo is RecurrentPPO of sb3-contrib. Each library has a virtual environment in --environments
 (benchmarks/libraries/peer_runs has settings and pinned versions). A system without settings for a task is left out.
 
 An evaluation has 20 greedy episodes. It reaches the target if it is at least the target, and the next evaluation is at

@@ -11,12 +11,13 @@ import yaml
 
 from actorq.config.algorithms import ON_POLICY
 from benchmarks.libraries.peers.result import Evaluation, has_reached, measured, require_end, result
-from benchmarks.libraries.peers.tasks import EPISODES, Task
+from benchmarks.libraries.peers.tasks import EPISODES, MemoryTask, Task
 from benchmarks.reached import DROP
-from benchmarks.runs import confirm, forget_incomplete
+from benchmarks.runs import confirm, forget_incomplete, with_project
 
-# The benchmark ends a run, so there are always enough steps.
+# The benchmark ends a run, so there are always enough steps. Only tasks of memory have a budget.
 _STEPS = 100_000_000
+_BUDGET_ENDED = 3
 
 
 def actorq_command(task: Task, seed: int, folder: Path) -> list[str]:
@@ -30,7 +31,8 @@ def actorq_command(task: Task, seed: int, folder: Path) -> list[str]:
         *("--algorithm", task.algorithm, "--environment", task.environment, "--scheme", "int8", "--seed", str(seed)),
         *("--preset", task.preset),
         *(f"--target-return={own_target:g}", "--evaluation.episodes", str(EPISODES)),
-        *("--max-environment-steps", str(_STEPS)),
+        *("--max-environment-steps", str(task.steps if isinstance(task, MemoryTask) else _STEPS)),
+        *(task.flags if isinstance(task, MemoryTask) else ()),
     ]
 
 
@@ -42,6 +44,10 @@ def run_actorq(task: Task, seed: int, folder: Path) -> dict[str, Any]:
     run = folder / "run"
     forget_incomplete(run)
     before_s = math.inf
+    module, is_own, _ = task.environment.rpartition(":")
+    # An environment of this project is imported by all processes of the run.
+    variables = with_project() if is_own else None
+    allowed = ("--allow-modules", module) if is_own else ()
 
     def on_line(seconds: float, line: str) -> bool:
         nonlocal before_s
@@ -50,7 +56,7 @@ def run_actorq(task: Task, seed: int, folder: Path) -> dict[str, Any]:
             before_s = min(before_s, seconds - seen[-1].seconds)
         return has_reached(seen, task)
 
-    outcome, energy = measured(actorq_command(task, seed, run), "", task, folder, on_line)
+    outcome, energy = measured(actorq_command(task, seed, run), "", task, folder, on_line, variables)
     summary_file = run / "summary.json"
     summary = json.loads(summary_file.read_text(encoding="utf-8")) if summary_file.exists() else {}
     # The run's clock starts with its processes. An evaluation is in its file before a line shows it, and the summary
@@ -61,11 +67,11 @@ def run_actorq(task: Task, seed: int, folder: Path) -> dict[str, Any]:
     evaluations = actorq_evaluations(run, before_s)
     if summary.get("solved") and evaluations and not has_reached(evaluations, task):
         # The run has ended with this evaluation. New episodes of its last policy are the successor.
-        last = evaluations[-1]
-        evaluations.append(Evaluation(last.seconds, last.environment_steps, confirm(run, EPISODES).mean_return))
+        last, confirmed = evaluations[-1], confirm(run, EPISODES, variables=variables, flags=allowed)
+        evaluations.append(Evaluation(last.seconds, last.environment_steps, confirmed.mean_return))
     started_s = summary.get("first_transition_s")
     found = result(task, evaluations, None if started_s is None else started_s + before_s, outcome, energy)
-    if not summary.get("solved"):
+    if not summary.get("solved") and outcome.returncode != _BUDGET_ENDED:
         require_end(found, "actorq", task, folder, outcome)
     return {**found, "steps_per_update": _steps_per_update(run, task)}
 

@@ -20,7 +20,9 @@ ACTORQ_XQC = "actorq-xqc"
 OURS = (ACTORQ, ACTORQ_XQC)
 # Stable-Baselines3 with multi-step returns and ActorQ's updates per step, and CrossQ of sb3-contrib.
 MULTI_STEP, CROSSQ = "stable-baselines3-n3", "crossq"
-SYSTEMS = (ACTORQ, ACTORQ_XQC, STABLE_BASELINES, MULTI_STEP, CROSSQ, RLLIB)
+# PPO with memory of sb3-contrib, on the tasks that need memory.
+RECURRENT = "recurrent-ppo"
+SYSTEMS = (ACTORQ, ACTORQ_XQC, STABLE_BASELINES, MULTI_STEP, CROSSQ, RECURRENT, RLLIB)
 _ROOT = Path(__file__).parents[3]
 
 

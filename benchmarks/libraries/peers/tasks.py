@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from benchmarks.runs import LearningTask
+from benchmarks.training.memory.tasks import PPO_CARTPOLE
 
 # Greedy episodes of an evaluation.
 EPISODES = 20
@@ -29,6 +30,23 @@ class Task(LearningTask):
     share: float = 1.0
 
 
+@dataclass(frozen=True)
+class MemoryTask(Task):
+    """A task that needs memory, in a registered environment of this project.
+
+    environment: MODULE:ID. flags: of actorq train, besides the environment's preset. steps: environment steps of a run
+        of ActorQ, the length of its schedules. A run that ends with them has missed the target.
+    """
+
+    flags: tuple[str, ...] = ()
+    steps: int = 300_000
+
+    @property
+    def name(self) -> str:
+        """ALGORITHM/ID."""
+        return f"{self.algorithm}/{self.environment.rpartition(':')[2]}"
+
+
 def _continuous(algorithm: str, environment: str, target: float, limit_s: float, preset: str = "auto") -> Task:
     # Evaluations of long episodes are expensive, and the systems need 1 to 100 steps for an update. A period in steps
     # alone would therefore slow down some systems, and be coarse for others.
@@ -47,10 +65,23 @@ CONTINUOUS = (
     # PPO has the same settings in all presets.
     _continuous("ppo", "HalfCheetah-v5", 5_000.0, 1_200.0, "standard"),
 )
+# RecurrentPPO of sb3-contrib has an LSTM with as many units as the GRU. A second thread makes it many times slower if
+# another program uses a core.
+MEMORY = (
+    MemoryTask(
+        "ppo",
+        "benchmarks.environments.memory:CartPoleWithoutVelocities-v1",
+        475.0,
+        4_096,
+        600.0,
+        flags=("--like=CartPole-v1", "--memory=gru", *PPO_CARTPOLE),
+    ),
+)
 TASKS = (
     Task("dqn", "CartPole-v1", 475.0, 5_000, 300.0),
     Task("ppo", "CartPole-v1", 475.0, 4_096, 300.0),
     Task("dqn", "LunarLander-v3", 200.0, 10_000, 480.0),
     Task("sac", "Pendulum-v1", -200.0, 1_000, 300.0, threads=2),
     *CONTINUOUS,
+    *MEMORY,
 )

@@ -1,0 +1,1 @@
+"""Tasks that need memory: returns of policies with memory and without it."""
