@@ -57,8 +57,8 @@ from actorq_apps.meter.node_meter import RunStart
 
 _DESCRIPTION = """Train on this machine to the target return or the end of the budget. Ctrl-C saves the run and ends
 it. Settings may be flags (--dqn.batch-size 32), variables (ACTORQ_DQN__BATCH_SIZE=32) and lines in --config
-(dqn: {batch_size: 32}). Exit codes: 0 target reached, 3 budget ended, 4 stopped by an operator, 130,
-143 interrupted, 2 wrong input, 1 other errors."""
+(dqn: {batch_size: 32}). Exit codes: 0 target reached, 3 budget ended, 4 stopped by StopRun, 130,
+143 interrupted, 2 wrong input, 1 others."""
 
 # Roles of the run's processes. The launcher itself is the monitor.
 _CERTIFIED = ("learner", "quantizer", "actor", "evaluator", "meter", "monitor")
