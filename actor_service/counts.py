@@ -31,6 +31,7 @@ class ActorCounts:
     dropped_segments: Count = field(default_factory=Count)
     environment_restarts: Count = field(default_factory=Count)
     environment_resets: Count = field(default_factory=Count)
+    cut_episodes: Count = field(default_factory=Count)
 
     def add_fault(self, restarted: bool) -> None:
         """Count a fault of an environment. restarted: whether the environment was recreated, not just reset."""

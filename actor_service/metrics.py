@@ -1,6 +1,7 @@
 """An actor's Prometheus metrics, computed for each scrape and independent of the acting loop."""
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from prometheus_client import Metric
 
@@ -10,8 +11,24 @@ from actorq.domain.status import ActorReport
 from actorq.telemetry.metrics import counter, gauge, histogram, labelled_counter, labelled_gauge
 
 
-def actor_metrics(role: ActorRole) -> Iterator[Metric]:
-    """The metric families of one actor or evaluator."""
+class Simulators(Protocol):
+    """The streams of simulators, their environments, and the number of refused simulators."""
+
+    refused: int
+
+    @property
+    def streams(self) -> int:
+        """Number of open streams."""
+        ...
+
+    @property
+    def environments(self) -> int:
+        """Number of environments of all open streams."""
+        ...
+
+
+def actor_metrics(role: ActorRole, door: Simulators | None = None) -> Iterator[Metric]:
+    """The metric families of one actor or evaluator. door: of an actor for simulators."""
     report = role.status().report
     yield labelled_gauge(
         "actorq_actor_info",
@@ -43,6 +60,7 @@ def actor_metrics(role: ActorRole) -> Iterator[Metric]:
     )
     yield from _policies(report, role.counts)
     yield from _faults(role.counts)
+    yield from simulator_metrics(role.counts, door)
 
 
 def _policies(report: ActorReport, counts: ActorCounts) -> Iterator[Metric]:
@@ -90,4 +108,24 @@ def _faults(counts: ActorCounts) -> Iterator[Metric]:
         "Environments recreated after an error, or reset after a number out of range.",
         ("reason",),
         {("error",): counts.environment_restarts.value, ("out of range",): counts.environment_resets.value},
+    )
+
+
+def simulator_metrics(counts: ActorCounts, door: Simulators | None) -> Iterator[Metric]:
+    """The metric families of streams of simulators. door: None without streams."""
+    yield gauge("actorq_actor_simulators", "Open streams of simulators.", door.streams if door else 0)
+    yield gauge(
+        "actorq_actor_simulator_environments",
+        "Environments of all open streams of simulators.",
+        door.environments if door else 0,
+    )
+    yield counter(
+        "actorq_actor_refused_simulators",
+        "Simulators refused because of their protocol, their spaces or a limit.",
+        door.refused if door else 0,
+    )
+    yield counter(
+        "actorq_actor_cut_episodes",
+        "Episodes that count as truncated because their simulator was too slow or went away.",
+        counts.cut_episodes.value,
     )

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import grpc
 from prometheus_client import Metric
@@ -27,8 +27,12 @@ from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
 from actorq.domain.environments import modules_of
 from actorq.domain.status import Sampling
+from actorq.errors import UserError
 from actorq.process import EXIT_OK, ProcessSettings, Service, parse_arguments, run_process
 from actorq.v1 import actor_pb2, actor_pb2_grpc
+
+if TYPE_CHECKING:
+    from actor_service.external.streams.door import Door
 
 # The actor's own settings from the configuration. The learner sends the settings of the run.
 _READS = (
@@ -36,6 +40,8 @@ _READS = (
     *("critic_leaves", "agents.identity", "environments_per_actor", "scheme"),
     *("algorithm", "algorithm_args", "ppo.squash", "impala.squash"),
     *("actor.allow_modules", "actor.environment_timeout_s", "telemetry.log_format", "transport"),
+    *("external.batch_wait_ms", "external.timeout_s", "external.max_streams", "external.max_environments"),
+    *("external.evaluate", "external.evaluation_share"),
 )
 
 
@@ -47,6 +53,9 @@ class ActorSettings(Settings):
     role: Literal["actor", "evaluator", "standalone"] = Field(
         "actor",
         description="explore (actor), evaluate for the learner (evaluator), or evaluate on request (standalone)",
+    )
+    external: bool = Field(
+        False, description="serve simulators that connect to this actor, instead of environments of its own"
     )
     weight_encoding: Literal["auto", "signed", "unsigned"] = Field(
         "auto",
@@ -83,8 +92,11 @@ class ActorService(Service):
         load: LoadPolicy = load_policy,
         uploader: type[Uploader] = Uploader,
     ) -> None:
+        if settings.external and settings.role != "actor":
+            raise UserError(f"--external: expected --role actor, got {settings.role}")
         certificates = config.transport.certificates_of(settings.certificate_role)
         connect = partial(QuantizerClient, settings.quantizer, certificates)
+        self._door: Door | None = None
         self._drain_s = config.transport.drain_s
         self._linger_s = settings.linger_s
         self._told_to_end = asyncio.Event()
@@ -109,15 +121,29 @@ class ActorService(Service):
             self._role = StandaloneEvaluator(host, config, settings.record, sampling)
             return
         self._learner = LearnerClient(settings.learner, certificates)
+        if settings.external:
+            # Imported here, because most actors have environments of their own.
+            from actor_service.external.assembly import simulator_explorer
+
+            self._role = explorer = simulator_explorer(
+                config, host, self._learner, settings.learner, settings.quantizer
+            )
+            self._door = explorer.door
+            return
         # The user configures this environment on this machine and so trusts its module.
         allowed = {*config.actor.allow_modules, *modules_of(config.environment, config.environment_arguments)}
         kind = Explorer if settings.role == "actor" else Evaluator
         self._role = kind(host, self._learner, allowed)
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
-        """Add ActorService."""
+        """Add ActorService, and the service for simulators."""
         actor_pb2_grpc.add_ActorServiceServicer_to_server(ActorServicer(self._role, self._drain_s * 0.8), server)
-        return (actor_pb2.DESCRIPTOR.services_by_name["ActorService"].full_name,)
+        names = [actor_pb2.DESCRIPTOR.services_by_name["ActorService"].full_name]
+        if self._door is not None:
+            from actor_service.external.assembly import add_service
+
+            names.append(add_service(self._door, server))
+        return names
 
     async def run(self, address: str) -> int:
         """Act until the run is over or the actor is drained."""
@@ -146,7 +172,7 @@ class ActorService(Service):
 
     def metrics(self) -> Iterable[Metric]:
         """The actor's metrics."""
-        return actor_metrics(self._role)
+        return actor_metrics(self._role, self._door)
 
     def _end(self, fault: BaseException | None) -> None:
         assert self._loop is not None

@@ -60,6 +60,7 @@ EXIT_REFUSED = 7
 # models. A test compares this list with the models.
 PROCESS_SETTINGS = (
     *("actor_module", "allow_modules", "announce", "busy_at_start", "certificates", "days", "discard", "episodes"),
+    *("external", "follow_s"),
     *("insecure", "learner", "lifeline", "linger", "linger_s", "listen", "metrics", "name", "names", "namespace"),
     *("news", "node", "open_metrics", "parent_acts", "pod", "profile", "quantizer", "read_only", "record"),
     *("resume", "role", "run", "run_directory", "run_started", "sampled", "store", "upstream", "version", "watch"),

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.descriptor import ServiceDescriptor
 
 from actorq.externalscaler import externalscaler_pb2
-from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
+from actorq.v1 import actor_pb2, external_pb2, learner_pb2, quantizer_pb2
 
 ROOT = Path(__file__).parents[1]
 BUF = Path(sys.executable).parent / "buf"
@@ -45,6 +45,10 @@ SERVICES: dict[str, tuple[ServiceDescriptor, dict[str, tuple[bool, bool]]]] = {
     "actor": (
         actor_pb2.DESCRIPTOR.services_by_name["ActorService"],
         {"GetActorStatus": UNARY, "Evaluate": WATCH, "Drain": UNARY},
+    ),
+    "external": (
+        external_pb2.DESCRIPTOR.services_by_name["ExternalEnvironmentService"],
+        {"Play": BIDIRECTIONAL},
     ),
 }
 
@@ -114,7 +118,7 @@ def test_every_rpc_has_a_request_and_a_response_of_its_own(name: str) -> None:
 
 
 def test_every_enum_begins_with_unspecified() -> None:
-    for module in (actor_pb2, learner_pb2, quantizer_pb2):
+    for module in (actor_pb2, external_pb2, learner_pb2, quantizer_pb2):
         for file in (module.DESCRIPTOR, *module.DESCRIPTOR.dependencies):
             for enum in file.enum_types_by_name.values():
                 assert enum.values_by_number[0].name.endswith("_UNSPECIFIED")

@@ -30,7 +30,7 @@ from actor_service.environments.interface import Environments, Fault, Step
 from actor_service.environments.keywords import fitting_keywords
 from actor_service.environments.spaces.critics import CriticParts
 from actor_service.environments.spaces.observations import UnsupportedObservationsError
-from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments, modules_of
+from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments, is_external, modules_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.plugins import load
@@ -162,6 +162,11 @@ def check_modules(environment_id: str, arguments: EnvironmentArguments, allowed:
 
 def _maker(environment_id: str, backend: Backend) -> str:
     """The MODULE:FUNCTION that makes the environment."""
+    if is_external(environment_id):
+        raise UserError(
+            f"environment {environment_id!r} exists only in simulators that connect to an actor with --external, so "
+            "this process cannot make it"
+        )
     if environment_id.startswith(f"{CALLER}/"):
         if backend != "python":
             raise UserError(f"environment_backend: expected python for the caller's own environment, got {backend}")

@@ -139,10 +139,14 @@ LoadPolicy = Callable[[Policy, EnvironmentSpec, int, Collection[str]], OnnxPolic
 
 def load_policy(policy: Policy, spec: EnvironmentSpec, batch: int, needs: Collection[str] = ()) -> OnnxPolicy:
     """Load a policy for `batch` environments. Raises InvalidInputError when it does not fit them, or lacks `needs`."""
+    return OnnxPolicy(policy, spec.policy_observations, batch, spec.acting_size, needs_of(spec, needs))
+
+
+def needs_of(spec: EnvironmentSpec, needs: Collection[str]) -> Collection[str]:
+    """The outputs that actions of this environment need, in addition to those of the behavior policy."""
     # If an action has discrete and continuous components, a separate output has the continuous ones, also for greedy
     # actions.
-    components = (Role.ACTIONS,) if spec.sizes and spec.components else ()
-    return OnnxPolicy(policy, spec.policy_observations, batch, spec.acting_size, {*needs, *components})
+    return {*needs, Role.ACTIONS} if spec.sizes and spec.components else needs
 
 
 def check_state(policy: OnnxPolicy, size: int) -> None:

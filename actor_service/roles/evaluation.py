@@ -128,7 +128,7 @@ class EvaluationEpisodes:
             returns=tuple(episode.episode_return for episode in episodes),
             lengths=tuple(episode.length for episode in episodes),
             duration_s=time.monotonic() - started,
-            successes=_successes(episodes),
+            successes=successes_of(episodes),
             agents=self._spec.agents,
             agent_returns=tuple(each for episode in episodes for each in episode.agent_returns),
         )
@@ -195,7 +195,7 @@ class EvaluationEpisodes:
         return [behavior_policy(self._spec, exploration, count, generator) for generator in generators]
 
 
-def _successes(episodes: Sequence[Episode]) -> tuple[bool, ...]:
+def successes_of(episodes: Sequence[Episode]) -> tuple[bool, ...]:
     """Whether each episode ended with success; empty unless all of them report it."""
     told = tuple(each.success for each in episodes if each.success is not None)
     return told if len(told) == len(episodes) else ()

@@ -2,18 +2,21 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
+from actor_service.policies.policy import OnnxPolicy
 from actor_service.roles.hold import PolicyHold
 from actor_service.roles.participant import Participant
 from actor_service.roles.schedule import EvaluationSchedule
 from actor_service.uploader import Uploader
 from actorq.domain.policy import PolicyDescriptor
 from actorq.domain.spaces import EnvironmentSpec
-from actorq.domain.status import Membership
+from actorq.domain.status import Membership, RunSpec
+from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import UnavailableError
 
 _WAIT_S = 1.0
@@ -65,6 +68,30 @@ class CpuBudget:
             return self._saved
 
 
+class EpisodeRunner(Protocol):
+    """Runs the episodes of an evaluation, as `EvaluationEpisodes` does.
+
+    rows: observations per call of the policy. needs: roles of outputs that policies must have.
+    """
+
+    rows: int
+    needs: Collection[str]
+
+    def run(
+        self,
+        policy: OnnxPolicy,
+        seed: int,
+        sequence: int,
+        stop: threading.Event,
+        on_episode: Callable[[Episode], None] = ...,
+    ) -> Evaluation:
+        """Run the episodes. Raises UnavailableError when `stop` is set before the end."""
+        ...
+
+    def close(self) -> None:
+        """Release the environments."""
+
+
 class Evaluator(Participant):
     """Evaluates policies in the scheme of the run's actors."""
 
@@ -82,7 +109,7 @@ class Evaluator(Participant):
         run = membership.run
         # The call has as many rows as the actors' calls. Dynamic ranges cover all rows of a call, so another number
         # would change the policy.
-        episodes = self._episodes(spec, run.evaluation_episodes, self._own_call, run.environments_per_actor)
+        episodes = self._runner(spec, run)
         seeds = np.random.default_rng(membership.seed)
         sequence = 0
         hold = PolicyHold(self._quantizer)
@@ -112,6 +139,10 @@ class Evaluator(Participant):
             self._schedule.ended(evaluation.score(run.target_success is not None))
             uploader.put(evaluation, self._stop)
         episodes.close()
+
+    def _runner(self, spec: EnvironmentSpec, run: RunSpec) -> EpisodeRunner:
+        """Runs the episodes of evaluations."""
+        return self._episodes(spec, run.evaluation_episodes, self._own_call, run.environments_per_actor)
 
     def _is_wanted(self, descriptor: PolicyDescriptor) -> bool:
         settled = self._subscription is None or self._subscription.settled(descriptor)

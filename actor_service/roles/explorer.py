@@ -101,8 +101,13 @@ class Explorer(Participant):
         if self._turns is not None:
             self._turns.set_most_steps(steps)
 
+    @property
+    def _environment_steps(self) -> int:
+        """Transitions that this process has explored."""
+        return self._collector.environment_steps if self._collector else 0
+
     def _report(self) -> ActorReport:
-        steps, now = self._collector.environment_steps if self._collector else 0, time.monotonic()
+        steps, now = self._environment_steps, time.monotonic()
         then, before = self._last_report
         rate = (steps - before) / (now - then) if now > then else 0.0
         return replace(super()._report(), environment_steps=steps, steps_per_second=rate)

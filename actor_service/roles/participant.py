@@ -176,9 +176,14 @@ class Participant(ActorRole):
             self._spec = describe_environment(
                 run.environment_id, self._host.backend, run.environment_arguments, factory=self._host.factory
             )
+        self._take_part(self._spec, membership)
+
+    def _take_part(self, spec: EnvironmentSpec, membership: Membership) -> None:
+        """Open the actor's stream for this environment, and do the role's work."""
+        run = membership.run
         # An evaluator uses the actors' batch size for `auto`, so that it evaluates the scheme that the actors use.
         self._environments = run.environments_per_actor
-        self._prepare(self._spec, membership)
+        self._prepare(spec, membership)
         self._uploader = self._host.uploader(
             self._learner,
             self.name,
@@ -190,8 +195,8 @@ class Participant(ActorRole):
             on_retry=self.counts.learner_retries.add,
             on_share=self._set_share,
         )
-        self._uploader.start(self._spec, run.queue_segments, run.report_period_s)
-        self._work(self._spec, membership, self._uploader)
+        self._uploader.start(spec, run.queue_segments, run.report_period_s)
+        self._work(spec, membership, self._uploader)
 
     def _set_share(self, steps: int) -> None:
         """Apply a new limit of steps with one policy from the learner.

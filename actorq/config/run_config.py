@@ -131,6 +131,7 @@ class RunConfig(Settings):
     publication: sections.PublicationConfig = sections.PublicationConfig()
     evaluation: sections.EvaluationConfig = sections.EvaluationConfig()
     actor: sections.ActorConfig = sections.ActorConfig()
+    external: sections.ExternalConfig = sections.ExternalConfig()
     quantizer: sections.QuantizerConfig = sections.QuantizerConfig()
     checkpoint: sections.CheckpointConfig = sections.CheckpointConfig()
     policy_export: sections.PolicyExportConfig = sections.PolicyExportConfig()

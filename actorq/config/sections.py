@@ -207,6 +207,30 @@ class ActorConfig(Settings):
     )
 
 
+class ExternalConfig(Settings):
+    """Simulators that connect to an actor with --external."""
+
+    listen: Annotated[str, Field(max_length=256)] = Field(
+        "127.0.0.1:50053",
+        description="HOST:PORT at which the first actor of actorq train serves simulators; each further actor has the "
+        "next port",
+    )
+    batch_wait_ms: Annotated[float, Field(ge=0, le=1_000)] = Field(
+        1.0, description="milliseconds that a step waits for the steps of other quick simulators; 0: no wait"
+    )
+    timeout_s: Annotated[float, Field(gt=0, le=86_400)] = Field(
+        60.0, description="maximum seconds from an action to the next step; a slower simulator is disconnected"
+    )
+    max_streams: Annotated[Whole, Field(ge=1, le=4_096)] = Field(256, description="maximum open streams of an actor")
+    max_environments: Annotated[Whole, Field(ge=1, le=65_536)] = Field(
+        128, description="maximum environments of one stream"
+    )
+    evaluate: bool = Field(True, description="evaluate policies in episodes of the same streams")
+    evaluation_share: Annotated[float, Field(gt=0, le=0.5)] = Field(
+        0.2, description="maximum share of all steps for evaluations; they always run near the target and at the start"
+    )
+
+
 class GateConfig(Settings):
     """Limits for a quantized policy. If it exceeds them, more layers stay in float, the most sensitive first."""
 

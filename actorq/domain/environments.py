@@ -15,6 +15,7 @@ _OF_REWARDS = ("NormalizeReward", "TransformReward", "ClipReward")
 _OF_STATISTICS = ("NormalizeObservation",)
 # Bound on the text of all arguments.
 MAX_ARGUMENTS_BYTES = 8192
+_EXTERNAL = "external/"
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,11 @@ def _is_wrapper(value: Any) -> bool:
         case [str(), dict()]:
             return True
     return False
+
+
+def is_external(environment_id: str) -> bool:
+    """Whether simulators that connect to actors are the run's environment: an id such as external/robot."""
+    return environment_id.startswith(_EXTERNAL)
 
 
 def modules_of(environment_id: str, arguments: EnvironmentArguments = NO_ARGUMENTS) -> set[str]:

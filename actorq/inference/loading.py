@@ -203,6 +203,13 @@ def _load(path: Path, version: str, scheme: str) -> LoadedPolicy:
         return _loaded(path, stored.model, policies.run.read_environment(), found.version, stored.descriptor.scheme)
     if version or scheme:
         raise UserError(f"{path}: a file has one version and scheme; give the folder of a run to choose another")
+    model, description = read_exported(path)
+    spec = EnvironmentSpec.from_json(description["environment"])
+    return _loaded(path, model, spec, description["version"], description["scheme"])
+
+
+def read_exported(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """An exported model, with int8 weights for this processor, and its checked description. Raises UserError."""
     if path.is_file() and not description_file(path).exists():
         raise UserError(
             f"{path}: expected its description {description_file(path).name} beside it; actorq export writes both. A "
@@ -215,8 +222,11 @@ def _load(path: Path, version: str, scheme: str) -> LoadedPolicy:
         check_written(str(path), description.get("contract", 1))
         if hashlib.sha256(model).hexdigest() != description["sha256"]:
             raise UserError(f"{path}: the file is not the one that {description_file(path)} describes; export it again")
-        spec = EnvironmentSpec.from_json(description["environment"])
-        return _loaded(path, _exact(path, model), spec, description["version"], description["scheme"])
+        for name, kind in (("environment", dict), ("version", int), ("scheme", str)):
+            if not isinstance(description[name], kind):
+                raise TypeError(f"{name} is {description[name]!r}")
+        EnvironmentSpec.from_json(description["environment"])
+        return _exact(path, model), description
     except OSError as error:
         raise UserError(
             f"{error.filename}: cannot be read ({error.strerror}); actorq export writes a policy and its description"

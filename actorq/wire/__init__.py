@@ -6,6 +6,19 @@ every field against `actorq.wire.bounds` and raises InvalidInputError. The recei
 value fits. Other packages use only the names below, and `bounds`.
 """
 
+from actorq.wire.external import (
+    PROTOCOL,
+    PlayAnswer,
+    PlayOpening,
+    PlayReady,
+    PlayStep,
+    play_answer_to_proto,
+    play_opening_from_proto,
+    play_opening_to_proto,
+    play_ready_to_proto,
+    play_step_from_proto,
+    play_step_to_proto,
+)
 from actorq.wire.policies import (
     MAX_POLICY_MESSAGES,
     PolicyAssembler,

@@ -37,11 +37,11 @@ def _leaf(**fields: Any) -> Leaf:
     return leaf
 
 
-_KIND = enumeration(trajectory_pb2.LeafKind, {kind: 1 + number for number, kind in enumerate(KINDS)})
+LEAF_KIND = enumeration(trajectory_pb2.LeafKind, {kind: 1 + number for number, kind in enumerate(KINDS)})
 _LEAF = Pair(
     trajectory_pb2.Leaf,
     _leaf,
-    {bounds.name: "name", _KIND: "kind", bounds.count: "categories", bounds.anything: "critic"},
+    {bounds.name: "name", LEAF_KIND: "kind", bounds.count: "categories", bounds.anything: "critic"},
     prefix="environment.leaves.",
 )
 

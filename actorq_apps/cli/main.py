@@ -25,6 +25,8 @@ _EXTRAS: dict[str, tuple[str, ...]] = {
     "certificates": ("cluster",),
     "export": ("quantizer",),
     "quantize": ("quantizer",),
+    "external": ("actor",),
+    "serve": ("actor",),
 }
 # Only the given command's module is imported, so that --help and --version are fast.
 _COMMANDS = {
@@ -60,6 +62,14 @@ _TOOLS = {
     "quantize": (
         "quantizer_service.command.command:command",
         "compare the schemes for an ONNX policy of any library, and write one",
+    ),
+    "external": (
+        "actor_service.external.command:command",
+        "check the client of a simulator: actorq external check ADDRESS",
+    ),
+    "serve": (
+        "actor_service.external.serve:command",
+        "serve a policy to simulators: an exported file, or the newest version of a run",
     ),
     "restore": ("learner_service.restore:command", "continue a run from a copy of its folder, in a new epoch"),
 }

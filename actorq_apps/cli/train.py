@@ -22,6 +22,7 @@ from actorq.config.schemes import installed_schemes, load_scheme
 from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
 from actorq.config.unread import given_in_vain
+from actorq.domain.environments import is_external
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import RunState
 from actorq.errors import ActorQError, NotFoundError, UserError
@@ -50,7 +51,7 @@ from actorq_apps.local.environment import environment_of
 from actorq_apps.local.forkserver import ForkServers
 from actorq_apps.local.launcher import run_locally
 from actorq_apps.local.observer import Observer
-from actorq_apps.local.services import is_importable
+from actorq_apps.local.services import external_address, is_importable
 from actorq_apps.local.wholerun import Newscast, read_spec, send_event
 from actorq_apps.meter.node_meter import RunStart
 
@@ -100,7 +101,7 @@ def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: Run
 def _train(
     train: TrainSettings,
     fitted: Fitted,
-    spec: EnvironmentSpec,
+    spec: EnvironmentSpec | None,
     run: RunDirectory,
     servers: ForkServers | None,
     begun: RunStart | None,
@@ -111,12 +112,15 @@ def _train(
         run.create(config)
     if train.lifeline:
         threading.Thread(target=_end_with_parent, name="lifeline", daemon=True).start()
-    if spec.image is not None or spec.parts or spec.critic_leaves:
+    if spec is None:
+        addresses = ", ".join(external_address(config, index) for index in range(config.actors))
+        print(f"simulators: connect them to {addresses}", flush=True)
+    elif spec.image is not None or spec.parts or spec.critic_leaves:
         flag = " (--image-layout)" if spec.image is not None and spec.frame_stack == 1 else ""
         print(f"observations: {spec.observations_text}{flag}", flush=True)
-    if spec.action_parts:
+    if spec is not None and spec.action_parts:
         print(f"actions: {spec.actions_text}", flush=True)
-    if spec.agents:
+    if spec is not None and spec.agents:
         print(f"agents that share the policy: {spec.agents_text}", flush=True)
     waiting = "waiting for the processes of this run's earlier launcher to end"
     with run.locked(on_wait=lambda: print(waiting, flush=True)) as lock:
@@ -126,10 +130,11 @@ def _train(
         _log_to(run.log("launcher"))
         with display_of(RunView(str(run.root), config.environment, config.algorithm)) as display:
             shown: Observer = Newscast(display, run.root.absolute()) if train.news else display
-            observer = with_hints(shown, config, spec, fitted.updates_per_s, acts=not train.parent_acts)
+            acts, updates_per_s = not train.parent_acts, fitted.updates_per_s
+            observer = shown if spec is None else with_hints(shown, config, spec, updates_per_s, acts=acts)
             outcome = run_locally(
                 *(run, config, observer, train.resume, lock, train.actor_module, servers, begun),
-                acts=not train.parent_acts,
+                acts=acts,
             )
         if is_new and outcome.exit_code == EXIT_USER_ERROR and not outcome.began:
             # The user may correct the command and use the same folder.
@@ -143,8 +148,11 @@ def _train(
 
 def _resolve(
     arguments: Sequence[str], servers: ForkServers | None
-) -> tuple[TrainSettings, Fitted, EnvironmentSpec, RunDirectory]:
-    """Resolve how to start, the run's settings, its environment, and its folder. Raises UserError."""
+) -> tuple[TrainSettings, Fitted, EnvironmentSpec | None, RunDirectory]:
+    """Resolve how to start, the run's settings, its environment, and its folder. Raises UserError.
+
+    The environment is None if simulators connect later.
+    """
     parser = argument_parser("actorq train", _DESCRIPTION, (TrainSettings, RunConfig))
     add_environment(parser)
     sources = Sources.read((TrainSettings, RunConfig), parser.parse_args(arguments))
@@ -169,7 +177,8 @@ def _resolve(
     fitted = Fitted(config)
     if config.preset == AUTO and not train.resume and not lost:
         fitted = fit_regime(
-            config, sources.given[RunConfig], train.profile, servers, is_measurable=not train.parent_acts
+            *(config, sources.given[RunConfig], train.profile, servers),
+            is_measurable=not train.parent_acts and spec is not None,
         )
     elif train.profile:
         raise UserError("--profile: expected --preset auto and a new run; leave it out")
@@ -200,8 +209,10 @@ def _checked(
     warn: Warn,
     servers: ForkServers | None = None,
     lost: bool = False,
-) -> tuple[RunConfig, EnvironmentSpec]:
+) -> tuple[RunConfig, EnvironmentSpec | None]:
     """The configuration and the environment, checked against each other. Raises UserError for invalid settings.
+
+    The environment is None if simulators connect later. Then the learner checks the settings against the first one.
 
     lost: whether the learner restores the run from object storage.
     """
@@ -210,6 +221,9 @@ def _checked(
     if train.actor_module and not is_importable(train.actor_module):
         raise UserError(f"--actor-module: expected a module that this Python can import, got {train.actor_module!r}")
     _check_scheme(config.scheme)
+    if is_external(config.environment):
+        # All simulators can connect to one actor.
+        return (config if train.resume or lost else sources.resolve(RunConfig, {"actors": 1})), None
     fitting, spec = fit_algorithm(config, sources, may_choose=not train.resume, describe=describe)
     fitting = fit_environments(fitting, spec, warn)
     fitting.dynamic_capacity_of(spec)

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from actorq.config.run_config import RunConfig
+from actorq.domain.environments import is_external
 from actorq.rundirectory import RunDirectory
+from actorq.transport.addresses import split_address
 from actorq_apps.meter.node_meter import RunStart
 
 HOST = "127.0.0.1"
@@ -86,9 +88,13 @@ def services_of_run(
         replace(first, command=resumed if resume else first.command, restart_command=resumed),
         service("quantizer", Kind.QUANTIZER, *(*given, "--store", str(run.policies), *life("quantizer", quantizer))),
     ]
-    for name in (f"actor-{index}" for index in range(config.actors if acts else 0)):
-        services.append(service(name, Kind.ACTOR, *(*given, *peers, "--role", "actor", *life(name))))
-    if acts:
+    external = is_external(config.environment)
+    for index in range(config.actors if acts else 0):
+        name = f"actor-{index}"
+        # Simulators must know the addresses of their actors.
+        own = ("--external", *life(name, external_address(config, index))) if external else life(name)
+        services.append(service(name, Kind.ACTOR, *(*given, *peers, "--role", "actor", *own)))
+    if acts and not external:
         role = ("--role", "evaluator", *life("evaluator"))
         services.append(service("evaluator", Kind.EVALUATOR, *(*given, *peers, *role)))
     if config.energy.enabled:
@@ -98,6 +104,12 @@ def services_of_run(
         since = ("--run-started", repr(begun.at), "--busy-at-start", repr(begun.busy_cpu_seconds)) if begun else ()
         services.append(replace(meter, command=meter.command + since))
     return tuple(services)
+
+
+def external_address(config: RunConfig, index: int) -> str:
+    """The address at which an actor serves simulators. Each further actor has the next port."""
+    _, port = split_address("external.listen", config.external.listen, lowest_port=1)
+    return f"{config.external.listen.rpartition(':')[0]}:{port + index}"
 
 
 @contextmanager

@@ -31,6 +31,7 @@ TESTED = {
     "courier.py": __file__,
     "hover": "tests/integration/test_example_package.py",
     "quantize_torch.py": __file__,
+    "simulator": "tests/integration/test_external.py",
     "slurm": "tests/integration/test_several_machines.py",
     "sweep": __file__,
     "trainingrun": "tests/cluster/operator_install.py",

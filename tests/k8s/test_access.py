@@ -66,7 +66,7 @@ def test_each_certificate_names_the_role_of_its_owner() -> None:
         if not made["spec"].get("isCA")
     }
     assert {name: identity.role for name, identity in roles.items()} == {name: name for name in roles}
-    assert set(roles) == set(ROLES) - {"relay", "meter"}
+    assert set(roles) == set(ROLES) - {"relay", "meter", "simulator"}
     assert {identity.run for identity in roles.values()} == {TransportConfig().run}
     for name, pod in pods(production).items():
         (volume,) = (volume for volume in pod["volumes"] if volume["name"] == "certificates")

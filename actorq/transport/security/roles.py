@@ -17,6 +17,7 @@ ServiceRole = Literal[
     "relay",  # serves the policies of a quantizer or of another relay
     "actor",  # explores and sends trajectories
     "evaluator",  # sends evaluations
+    "simulator",  # plays through an actor
     "meter",  # reports energy
     "scaler",  # asks for the number of actors: KEDA
     "operator",  # controls the run, and reads everything

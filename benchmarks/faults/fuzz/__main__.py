@@ -2,9 +2,9 @@
 
     python -m benchmarks.faults.fuzz --messages 100000 --seed 1 --json benchmarks/results/fuzz.json --check
 
-The services are real processes: a learner, a quantizer, a relay and an actor. The messages are random bytes, mutated
-valid messages, and messages with extreme fields, also out of order. Each call must end with a documented status, and
-the services must continue to work.
+The services are real processes: a learner, a quantizer, a relay, an actor, and an actor for simulators. The messages
+are random bytes, mutated valid messages, and messages with extreme fields, also out of order. Each call must end with a
+documented status, and the services must continue to work.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from actorq.transport.payload.checksums import SEALED, seal
 from actorq.v1 import learner_pb2
 from benchmarks.faults.fuzz.corpus import ENVIRONMENT
 from benchmarks.faults.fuzz.messages import mutated
-from benchmarks.faults.fuzz.targets import Member, Publishing, Target, all_targets
+from benchmarks.faults.fuzz.targets import Member, Publishing, Target, all_targets, play_messages
 from benchmarks.harness import Target as Goal
 from benchmarks.harness import run_benchmark
 from benchmarks.processes import ServiceProcess, serving
@@ -61,6 +61,8 @@ _MOST_GROWTH_MB = 64.0
 _MOST_HEALTH_S = 1.0
 _MOST_LINE_BYTES = 2_000
 _MOST_EXAMPLES = 5
+# Attempts to begin a stream of a simulator, one after each _READ_S.
+_TRIES = 300
 _CONFIG = {
     "environment": "CartPole-v1",
     # The learner does not train: the benchmark measures the effect of messages.
@@ -275,7 +277,25 @@ def _services(folder: Path) -> Iterator[dict[str, ServiceProcess]]:
         relay = stack.enter_context(serving("quantizer_service", *given, "--upstream", quantizer.address))
         standalone = ("--role", "standalone", "--quantizer", quantizer.address)
         actor = stack.enter_context(serving("actor_service", *given, *standalone))
-        yield {"learner": learner, "quantizer": quantizer, "relay": relay, "actor": actor}
+        simulators = stack.enter_context(_simulators(folder))
+        yield {"learner": learner, "quantizer": quantizer, "relay": relay, "actor": actor, "simulators": simulators}
+
+
+@contextmanager
+def _simulators(folder: Path) -> Iterator[ServiceProcess]:
+    """An actor for simulators, with a learner and a quantizer that answer it. Its run has the spaces of `PLAY`."""
+    config = folder / "simulators.yaml"
+    config.write_text(json.dumps({**_CONFIG, "environment": "external/fuzz"}), encoding="utf-8")
+    given = ("--config", str(config))
+    with ExitStack() as stack:
+        quantizer = stack.enter_context(serving("quantizer_service", *given, "--store", str(folder / "second")))
+        peer = ("--quantizer", quantizer.address)
+        run = ("--run-directory", str(folder / "simulated"))
+        learner = stack.enter_context(serving("learner_service", *given, *run, *peer))
+        external = ("--external", "--external.timeout-s", "5", "--learner", learner.address)
+        actor = stack.enter_context(serving("actor_service", *given, *external, *peer))
+        _play_first(actor.address)
+        yield actor
 
 
 def _publishing() -> Publishing:
@@ -291,6 +311,25 @@ def _publish_first(address: str, publishing: Publishing) -> None:
         answers = list(stream(iter(publishing.first_version()), timeout=60.0))
     if len(answers) != 2:
         raise SystemExit(f"the quantizer did not accept a valid version: {len(answers)} answers")
+
+
+def _play_first(address: str) -> None:
+    """Play a step, so that the first valid spaces are those of the valid messages."""
+    with grpc.insecure_channel(address) as channel:
+        for _ in range(_TRIES):
+            stream = channel.stream_stream("/actorq.v1.ExternalEnvironmentService/Play")
+            try:
+                answers = list(stream(iter(play_messages()), timeout=60.0))
+            except grpc.RpcError as error:
+                # The actor has not joined its run yet.
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+                time.sleep(_READ_S)
+            else:
+                if len(answers) != 2:
+                    raise SystemExit(f"the actor did not answer a valid step: {len(answers)} answers")
+                return
+    raise SystemExit("the actor for simulators has not joined its run")
 
 
 def _end(services: dict[str, ServiceProcess]) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 from google.protobuf.message import Message
 
 from actorq import wire
+from actorq.domain.leaves import Leaf
 from actorq.domain.lineage import Lineage
 from actorq.domain.policy import (
     UNSIGNED,
@@ -49,6 +50,15 @@ ENVIRONMENT = EnvironmentSpec(
     "CartPole-v1", ArraySpec((4,), "float32", (-1.0,) * 4, (1.0,) * 4), ArraySpec((), "int64"), (2,), 500
 )
 REPORT = ActorReport(34, "fp32", 32_100, 742.5, 2, (0.034, 0.5), PROCESS, 12.5, "int8", 0.41)
+PLAY = wire.PlayOpening(
+    protocol=wire.PROTOCOL,
+    environments=2,
+    observations=(Leaf("joints", "numbers", (4,), "float32"), Leaf("legal", "mask", (2,), "bool")),
+    actions=ArraySpec((), "int64"),
+    sizes=(2,),
+    max_episode_steps=500,
+    reward_threshold=475.0,
+)
 EVALUATION = Evaluation(1, 35, 3500, "int8", (200.0, -13.5), (200, 14), 1.25)
 DESCRIPTOR = PolicyDescriptor(
     run_id="run",
@@ -137,6 +147,13 @@ def segment(sequence: int = 1, steps: int = 8, environments: int = 2) -> Segment
     )
 
 
+def play_step() -> wire.PlayStep:
+    """A step of the simulator of `PLAY`."""
+    flags = np.zeros(2, np.bool_)
+    observations = (np.zeros((2, 4), np.float32), np.ones((2, 2), np.bool_))
+    return wire.PlayStep(observations, np.ones(2), flags, flags, flags)
+
+
 def _answers() -> list[Message]:
     """Messages that clients decode."""
     run = RunSpec("run", "CartPole-v1", 8, 16, 2**20, 2, "int8", 20, 250, 1.0, 0, columns=("greedy_actions",))
@@ -192,6 +209,8 @@ def _requests() -> list[Message]:
         quantizer_pb2.ListPoliciesRequest(page_size=10, page_token="7"),
         hold,
         actor_pb2.GetActorStatusRequest(),
+        wire.play_opening_to_proto(PLAY),
+        wire.play_step_to_proto(play_step()),
         actor_pb2.EvaluateRequest(episodes=1, scheme="int8", policy_version=0, seed=1),
         externalscaler_pb2.ScaledObjectRef(name="actor", namespace="actorq", scalerMetadata={"a": "b"}),
         externalscaler_pb2.GetMetricsRequest(metricName="actorq-desired-actors"),

@@ -18,8 +18,8 @@ from actorq.domain.leaves import OBSERVATIONS
 from actorq.domain.policy import Checkpoint, PolicyGraph
 from actorq.externalscaler import externalscaler_pb2
 from actorq.transport.payload.blobs import split_blob
-from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
-from benchmarks.faults.fuzz.corpus import ENVIRONMENT, EVALUATION, REPORT, VALID, segment
+from actorq.v1 import actor_pb2, external_pb2, learner_pb2, quantizer_pb2
+from benchmarks.faults.fuzz.corpus import ENVIRONMENT, EVALUATION, PLAY, REPORT, VALID, play_step, segment
 from benchmarks.faults.fuzz.messages import altered, anything, mutated, noise
 from quantizer_service.store.policy_files import encode_tensors
 
@@ -98,17 +98,20 @@ def all_targets(publishing: "Publishing") -> list[Target]:
     learner = _methods("learner", learner_pb2.DESCRIPTOR.services_by_name["LearnerService"])
     scaler = _methods("learner", externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"])
     actor = _methods("actor", actor_pb2.DESCRIPTOR.services_by_name["ActorService"])
+    simulators = _methods("simulators", external_pb2.DESCRIPTOR.services_by_name["ExternalEnvironmentService"])
     described = quantizer_pb2.DESCRIPTOR.services_by_name["QuantizerService"]
     quantizers = [*_methods("quantizer", described), *_methods("relay", described)]
     targets = []
-    for target in (*learner, *scaler, *actor, *quantizers):
+    for target in (*learner, *scaler, *actor, *simulators, *quantizers):
         if target.path.endswith("/StreamTrajectories"):
             target = replace(target, opening=_stream_opening, valid=_stream_messages(), weight=6.0)
+        elif target.path.endswith("/Play"):
+            target = replace(target, opening=_play_opening, valid=play_messages(), weight=4.0)
         elif target.path.endswith("/PublishCheckpoints"):
             target = replace(target, opening=publishing.opening, valid=publishing.valid(), weight=1.0)
         targets.append(target)
     health, reflection = health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR
-    for service in ("learner", "quantizer", "actor"):
+    for service in ("learner", "quantizer", "actor", "simulators"):
         targets += _methods(service, health.services_by_name["Health"])
         targets += _methods(service, reflection.services_by_name["ServerReflection"])
     return targets
@@ -153,6 +156,20 @@ def _stream_messages() -> tuple[bytes, ...]:
         ),
     )
     return tuple(message.SerializeToString() for message in messages)
+
+
+def play_messages() -> tuple[bytes, ...]:
+    """The first two messages of a simulator."""
+    messages = (
+        external_pb2.PlayRequest(open=wire.play_opening_to_proto(PLAY)),
+        external_pb2.PlayRequest(step=wire.play_step_to_proto(play_step())),
+    )
+    return tuple(message.SerializeToString() for message in messages)
+
+
+def _play_opening(rng: random.Random, member: Member) -> list[bytes]:
+    opening, step = play_messages()
+    return [opening, *[step] * rng.randint(0, 3)]
 
 
 class Publishing:
@@ -218,7 +235,7 @@ class Publishing:
 
 _TYPES = {
     descriptor.full_name: descriptor
-    for file in (learner_pb2, quantizer_pb2, actor_pb2, externalscaler_pb2, health_pb2, reflection_pb2)
+    for file in (learner_pb2, quantizer_pb2, actor_pb2, external_pb2, externalscaler_pb2, health_pb2, reflection_pb2)
     for descriptor in file.DESCRIPTOR.message_types_by_name.values()
 }
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from actor_service.external.serve import ServeSettings
 from actor_service.process import ActorSettings
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
@@ -18,7 +19,7 @@ from learner_service.process import LearnerSettings
 from quantizer_service.process import QuantizerProcessSettings
 
 SERVICES = (LearnerSettings, QuantizerProcessSettings, ActorSettings, MeterProcessSettings)
-COMMANDS = (TrainSettings, EvaluateSettings, StatusSettings, ResetSettings, CertificatesSettings)
+COMMANDS = (TrainSettings, EvaluateSettings, StatusSettings, ResetSettings, CertificatesSettings, ServeSettings)
 OF_A_RUN = {leaf.variable for leaf in settings.leaves(RunConfig)}
 
 

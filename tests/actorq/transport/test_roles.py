@@ -22,6 +22,8 @@ from actorq.v1 import (
     access_pb2,
     actor_pb2,
     actor_pb2_grpc,
+    external_pb2,
+    external_pb2_grpc,
     learner_pb2,
     learner_pb2_grpc,
     quantizer_pb2,
@@ -36,6 +38,9 @@ OURS: dict[ServiceDescriptor, Callable[[Any, Any], None]] = {
         "QuantizerService"
     ]: quantizer_pb2_grpc.add_QuantizerServiceServicer_to_server,
     actor_pb2.DESCRIPTOR.services_by_name["ActorService"]: actor_pb2_grpc.add_ActorServiceServicer_to_server,
+    external_pb2.DESCRIPTOR.services_by_name[
+        "ExternalEnvironmentService"
+    ]: external_pb2_grpc.add_ExternalEnvironmentServiceServicer_to_server,
     externalscaler_pb2.DESCRIPTOR.services_by_name[
         "ExternalScaler"
     ]: externalscaler_pb2_grpc.add_ExternalScalerServicer_to_server,
@@ -167,10 +172,17 @@ def test_each_rpc_names_its_callers() -> None:
         ("QuantizerService/PublishCheckpoints", {"learner"}),
         ("ActorService/Evaluate", {"operator"}),
         ("ActorService/Drain", {"operator"}),
+        ("ExternalEnvironmentService/Play", {"simulator"}),
     ],
 )
 def test_an_rpc_that_changes_a_run_may_be_called_by_few_roles(rpc: str, roles: set[str]) -> None:
     assert allowed_roles(f"/actorq.v1.{rpc}") == roles
+
+
+def test_a_simulator_may_only_play() -> None:
+    free = {path for path in METHODS if path.startswith("/grpc.health")}
+    allowed = {path for path in METHODS if "simulator" in allowed_roles(path)}
+    assert allowed == {"/actorq.v1.ExternalEnvironmentService/Play"} | free
 
 
 @pytest.mark.parametrize("role", ROLES)

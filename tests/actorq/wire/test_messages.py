@@ -27,7 +27,7 @@ from actorq.errors import InvalidInputError
 from actorq.v1 import learner_pb2, tensor_pb2
 from actorq.wire import bounds
 from actorq.wire.fields import Pair
-from benchmarks.faults.fuzz.corpus import EVALUATION, PROCESS, REPORT
+from benchmarks.faults.fuzz.corpus import EVALUATION, PLAY, PROCESS, REPORT
 from tests.actorq.wire.wire_values import (
     ARGUMENTS,
     DESCRIPTOR,
@@ -103,6 +103,8 @@ PAIRS: list[tuple[str, object]] = [
     ("checkpoint_header", wire.CheckpointHeader(2**62 - 1, 3500, bytes(range(32)), 1_700_000_001.5)),
     ("ready", wire.Ready(35, (bytes(range(32)), bytes(32)), (tensor_pb2.BLOB_ENCODING_SPARSE,))),
     ("evaluation", EVALUATION),
+    ("play_opening", PLAY),
+    ("play_opening", replace(PLAY, reward_threshold=-3.5, frame_stack=4, explore=False)),
 ]
 
 
@@ -113,8 +115,9 @@ def test_a_value_survives_the_wire(name: str, value: object) -> None:
 
 
 def test_every_pair_of_converters_is_tested() -> None:
-    pairs = {name for name, _ in PAIRS} | {"role", "run_state", "tensor", "segment"}
+    pairs = {name for name, _ in PAIRS} | {"role", "run_state", "tensor", "segment", "play_step"}
     halves = {"upload_to_proto", "publication_to_proto", "timestamp_to_proto"}
+    halves |= {"play_ready_to_proto", "play_answer_to_proto"}
     halves |= {"processes_from_proto", "watch_period_from_proto", "variant_to_proto"}
     halves |= {f"{name}_request_from_proto" for name in ("watch", "policy", "fidelity", "page", "hold", "evaluate")}
     converters = {name for name in vars(wire) if name.endswith("_proto")}

@@ -1,0 +1,1 @@
+"""Simulators that connect to an actor and play with its policy."""

@@ -1,0 +1,1 @@
+"""The acting loop for simulators: batches, exploration, episodes and segments."""

@@ -1,0 +1,224 @@
+"""The acting loop for simulators: answers the steps of all streams in batches."""
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actor_service.acting.parts import greedy_actions
+from actor_service.counts import ActorCounts
+from actor_service.external.acting.evaluation import MarkedEpisodes
+from actor_service.external.acting.exploration import Columns, RowExploration
+from actor_service.external.acting.pace import PolicyPace
+from actor_service.external.acting.segments import Outbox, SegmentForm
+from actor_service.external.acting.sizes import SizedPolicy, chunks, padded
+from actor_service.external.acting.stream import StreamEpisodes
+from actor_service.external.streams.door import Door
+from actor_service.external.streams.session import PlaySession
+from actor_service.policies.policy import OnnxPolicy, PolicySlot
+from actorq import wire
+from actorq.domain.trajectory import PolicySpan, Segment
+
+Act = Callable[[OnnxPolicy, NDArray[Any], NDArray[np.int64]], tuple[NDArray[Any], Columns]]
+
+
+class _Rows(NamedTuple):
+    """Some environments of a stream that get their actions from one call. rows: bool[n]; None for all."""
+
+    stream: StreamEpisodes
+    rows: NDArray[np.bool_] | None
+
+    def of(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The values of these environments."""
+        return values if self.rows is None else values[self.rows]
+
+
+@dataclass(eq=False)
+class SimulatorActing:
+    """Answers simulators with the newest policy until `stop` is set. One thread calls `run`.
+
+    outbox: receives segments; None if nobody stores them, and then no stream explores.
+    explore: chooses exploring actions. evaluate: chooses the actions of evaluations; None for greedy ones.
+    environment_steps: explored transitions.
+    """
+
+    door: Door
+    slot: PolicySlot
+    form: SegmentForm
+    explore: RowExploration
+    marked: MarkedEpisodes
+    pace: PolicyPace
+    outbox: Outbox | None
+    counts: ActorCounts = field(default_factory=ActorCounts)
+    evaluate: Act | None = None
+
+    def __post_init__(self) -> None:
+        self.environment_steps = 0
+        self._streams: dict[PlaySession, StreamEpisodes] = {}
+        self._waiting: dict[StreamEpisodes, None] = {}
+        self._free: list[int] = []
+        self._places = 0
+        self._acting: OnnxPolicy | None = None
+
+    def run(self, stop: threading.Event) -> None:
+        """Answer steps until `stop` is set, then end the segments of all streams."""
+        timeout_s: float | None = None
+        while not stop.is_set():
+            taken = self.door.take(timeout_s)
+            for session, arrival in taken.arrivals:
+                stream = self._streams.get(session) or self._enter(session)
+                explored = stream.arrive(arrival, self._send)
+                self.environment_steps += explored
+                self.marked.explored += explored
+                self._waiting[stream] = None
+            for session in taken.left:
+                self._leave(session)
+            timeout_s = self._answer()
+        for session in list(self._streams):
+            self._leave(session)
+
+    def _enter(self, session: PlaySession) -> StreamEpisodes:
+        while len(self._free) < session.count:
+            self._free.append(self._places)
+            self._places += 1
+        # The lowest numbers first, so that few environments have the rates of different exploration.
+        self._free.sort()
+        places, self._free = self._free[: session.count], self._free[session.count :]
+        stream = StreamEpisodes(session, self.form, np.array(places, np.int64), self.marked)
+        self._streams[session] = stream
+        return stream
+
+    def _leave(self, session: PlaySession) -> None:
+        stream = self._streams.pop(session, None)
+        if stream is None:
+            return
+        self._waiting.pop(stream, None)
+        self._free += stream.places.tolist()
+        for _ in range(stream.leave(self._send)):
+            self.counts.cut_episodes.add()
+
+    def _send(self, session: PlaySession, segment: Segment) -> None:
+        if self.outbox is not None:
+            self.outbox.put(session, segment)
+
+    def _answer(self) -> float | None:
+        """Answer the waiting streams that may act. Returns the seconds until more may act; None if unknown."""
+        policy = self.slot.peek()
+        if policy is None or not self._waiting:
+            return None
+        assert isinstance(policy, SizedPolicy)
+        wait_s = self.pace.wait_s(policy)
+        explores = wait_s == 0.0 and self.outbox is not None and self.outbox.has_room
+        if wait_s > 0.0:
+            # The learner may need these steps for the newer policy. Other streams still owe the result of an action.
+            for stream in self._waiting:
+                stream.flush(self._send)
+        chosen = [stream for stream in self._waiting if explores or not stream.explores]
+        if chosen:
+            for stream in chosen:
+                del self._waiting[stream]
+            self._act(policy, chosen)
+        return wait_s or None
+
+    def _act(self, policy: SizedPolicy, chosen: Sequence[StreamEpisodes]) -> None:
+        """Compute the actions of these streams, and send them."""
+        exploring, greedy, evaluating = self._grouped(chosen)
+        before = (
+            {stream: stream.states for stream in chosen}
+            if not self.form.state_size
+            else {stream: stream.states.copy() for stream in chosen}
+        )
+        further: dict[StreamEpisodes, dict[str, NDArray[Any]]] = {}
+        if exploring:
+            if policy is not self._acting:
+                self._acting = policy
+                self.slot.activated(policy.descriptor)
+            further = self._compute(policy, exploring, self.explore, self.explore.columns)
+            self.pace.acted(policy, sum(each.stream.session.count for each in exploring))
+        if greedy:
+            self._compute(policy, greedy, self._greedy)
+        if evaluating and (pinned := self.marked.policy) is not None:
+            self._compute(pinned, evaluating, self.evaluate or self._greedy)
+        span = PolicySpan(0, policy.descriptor.version, policy.descriptor.effective_scheme)
+        for stream in {each.stream: None for each in exploring}:
+            columns = further[stream]
+            stream.acted(columns, span, columns.pop("actions", stream.actions), before[stream])
+        scheme = policy.descriptor.effective_scheme
+        self.door.answer([(stream.session, _answer_of(stream, scheme)) for stream in chosen])
+
+    def _grouped(self, chosen: Sequence[StreamEpisodes]) -> tuple[list[_Rows], list[_Rows], list[_Rows]]:
+        """The environments that explore, that a policy server answers, and that are evaluated."""
+        exploring, greedy, evaluating = list[_Rows](), list[_Rows](), list[_Rows]()
+        for stream in chosen:
+            marked = stream.evaluating
+            if not stream.session.explore:
+                greedy.append(_Rows(stream, None))
+            elif not marked.any():
+                exploring.append(_Rows(stream, None))
+            else:
+                evaluating.append(_Rows(stream, marked))
+                if not marked.all():
+                    exploring.append(_Rows(stream, ~marked))
+        return exploring, greedy, evaluating
+
+    def _compute(
+        self, policy: SizedPolicy, parts: Sequence[_Rows], act: Act, columns: Collection[str] = ()
+    ) -> dict[StreamEpisodes, dict[str, NDArray[Any]]]:
+        """Write the actions of these environments to their streams. Returns the further columns of each stream."""
+        observations = np.concatenate([each.of(each.stream.seen) for each in parts])
+        places = np.concatenate([each.of(each.stream.places) for each in parts])
+        has_state = policy.state_size > 0
+        states = np.concatenate([each.of(each.stream.states) for each in parts])
+        if policy.on_observations is not None:
+            policy.observed(observations, states)
+        actions = np.empty((len(places), *self.form.spec.actions.shape), self.form.spec.actions.dtype)
+        found: dict[str, NDArray[Any]] = {}
+        for start, stop, size in chunks(len(places)):
+            session = policy.of_size(size)
+            if has_state:
+                np.copyto(session.state, padded(states[start:stop], size))
+            acted, further = act(session, padded(observations[start:stop], size), places[start:stop])
+            actions[start:stop] = acted
+            for name in columns:
+                values = further[name]
+                found.setdefault(name, np.empty((len(places), *values.shape[1:]), values.dtype))[start:stop] = values
+            if has_state:
+                states[start:stop] = session.next_state[: stop - start]
+        return _scattered(parts, policy, actions, states if has_state else None, found)
+
+    def _greedy(
+        self, policy: OnnxPolicy, observations: NDArray[Any], places: NDArray[np.int64]
+    ) -> tuple[NDArray[Any], Columns]:
+        return greedy_actions(self.form.spec, policy, policy(observations))[: len(places)], {}
+
+
+def _scattered(
+    parts: Sequence[_Rows],
+    policy: SizedPolicy,
+    actions: NDArray[Any],
+    states: NDArray[np.float32] | None,
+    further: Columns,
+) -> dict[StreamEpisodes, dict[str, NDArray[Any]]]:
+    """Give each stream its rows of a batch. Rows of a column that were not computed are 0."""
+    columns: dict[StreamEpisodes, dict[str, NDArray[Any]]] = {}
+    start = 0
+    for stream, rows in parts:
+        mask: Any = slice(None) if rows is None else rows
+        stop = start + (stream.session.count if rows is None else int(np.count_nonzero(rows)))
+        stream.actions[mask] = actions[start:stop]
+        stream.versions[mask] = policy.descriptor.version
+        if states is not None:
+            stream.states[mask] = states[start:stop]
+        own = columns.setdefault(stream, {})
+        for name, values in further.items():
+            own[name] = np.zeros((stream.session.count, *values.shape[1:]), values.dtype)
+            own[name][mask] = values[start:stop]
+        start = stop
+    return columns
+
+
+def _answer_of(stream: StreamEpisodes, scheme: str) -> wire.PlayAnswer:
+    return wire.PlayAnswer(stream.actions.copy(), stream.versions.copy(), scheme, stream.evaluating.copy())

@@ -1,0 +1,229 @@
+"""Builds the segments of one stream from its steps, and sends the segments of all streams in sequence."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actor_service.acting.collector import fitting_segment_length
+from actor_service.external.streams.session import Arrival
+from actor_service.uploader import Uploader
+from actorq.domain.columns import Per, columns_of, state_column
+from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.trajectory import Episode, PolicySpan, Segment
+
+_OLDEST = 255
+
+
+@dataclass(frozen=True)
+class SegmentForm:
+    """The form of a run's segments.
+
+    further: names of the columns of the exploration, without "actions", and of states.
+    state_size: numbers in a policy's state.
+    transitions, max_bytes: of a segment at most; a credit of the learner is for so many transitions.
+    usual: steps after which a segment ends once it is `old_s` seconds old.
+    """
+
+    spec: EnvironmentSpec
+    further: tuple[str, ...]
+    state_size: int
+    transitions: int
+    max_bytes: int
+    usual: int
+    old_s: float = 1.0
+
+    def longest(self, environments: int) -> int:
+        """Most steps of a segment of a stream with so many environments."""
+        steps = max(1, self.transitions // environments)
+        return fitting_segment_length(self.spec, environments, steps, self.max_bytes, self.further)
+
+
+class StreamSegments:
+    """Builds the segments [T, n] of one stream, for the acting loop.
+
+    Each step is recorded in two parts: `acted` with the action, `stepped` with its result. A step that `acted` did not
+    begin is not recorded.
+    """
+
+    def __init__(self, form: SegmentForm, environments: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._form, self._count, self._clock = form, environments, clock
+        self._longest = form.longest(environments)
+        self._context_rows = form.spec.frame_stack - 1
+        self._columns = [each for each in columns_of(form.spec, form.further) if each.per is Per.STEP]
+        observed = form.spec.observations
+        self._newest = np.zeros((self._context_rows + 1, environments, *observed.shape), observed.dtype)
+        self._steps = 0
+        self._acts = False
+        # Whether the next segment follows the last one.
+        self._follows = False
+
+    @property
+    def steps(self) -> int:
+        """Recorded steps of the segment that has not ended."""
+        return self._steps
+
+    def observed(self, observations: NDArray[Any]) -> None:
+        """Record the observations before the next action, [n, *observation]."""
+        if self._acts:
+            self._observations[self._context_rows + self._steps] = observations
+        self._newest[:-1] = self._newest[1:]
+        self._newest[-1] = observations
+
+    def acted(
+        self,
+        actions: NDArray[Any],
+        further: Mapping[str, NDArray[Any]],
+        span: PolicySpan,
+        lengths: NDArray[np.int64],
+        states: NDArray[np.float32],
+    ) -> None:
+        """Record an action [n, *action] for the newest observations.
+
+        span: the acting policy. lengths: int64[n], steps since each environment's reset. states: [n, S], before.
+        """
+        if not self._steps:
+            self._begin(lengths, states)
+        self._arrays["actions"][self._steps] = actions
+        for name, values in further.items():
+            self._arrays[name][self._steps] = values
+        last = self._spans[-1] if self._spans else None
+        if last is None or (last.version, last.scheme) != (span.version, span.scheme):
+            # The action may have no result, so it may belong to the step before the last `stepped`.
+            self._spans.append(replace(span, first_step=self._steps))
+        self._acts = True
+
+    def stepped(self, arrival: Arrival, valid: NDArray[np.bool_], episodes: tuple[Episode, ...]) -> Segment | None:
+        """Record the result of the last action, and return the segment if it ends here.
+
+        valid: bool[n], see `Segment`. episodes: the exploring episodes that ended with this step.
+        """
+        if not self._acts:
+            self.observed(arrival.observations)
+            return None
+        step, arrays = self._steps, self._arrays
+        arrays["rewards"][step] = np.where(valid, arrival.rewards, 0.0)
+        arrays["terminated"][step] = arrival.terminated & valid
+        arrays["truncated"][step] = arrival.truncated & valid
+        arrays["valid"][step] = valid
+        self._episodes += episodes
+        self._steps += 1
+        self.observed(arrival.observations)
+        self._acts = False
+        old = self._steps >= self._form.usual and self._clock() - self._begun_at >= self._form.old_s
+        return self.end() if old or self._steps == self._longest else None
+
+    def end(self, cut: bool = False, gap: bool = False) -> Segment | None:
+        """End the segment. None if it has no valid step. An action without a result is dropped.
+
+        cut: mark the last step of running episodes as truncated. gap: the next segment does not follow this one.
+        """
+        steps, self._steps, self._acts = self._steps, 0, False
+        follows, self._follows = self._follows, bool(steps) and not (cut or gap)
+        if not steps:
+            # Without steps, the next segment still follows the last one, unless there is a gap.
+            self._follows = follows and not (cut or gap)
+            return None
+        arrays = {name: values[:steps] for name, values in self._arrays.items()}
+        if not arrays["valid"].any():
+            self._follows = False
+            return None
+        if cut:
+            last = arrays["valid"][-1] & ~(arrays["terminated"][-1] | arrays["truncated"][-1])
+            arrays["truncated"][-1] |= last
+        columns = {
+            "observations": self._observations[: self._context_rows + steps + 1],
+            **arrays,
+            **self._of_segment,
+        }
+        spans = tuple(span for span in self._spans if span.first_step < steps)
+        return Segment(0, columns, spans, tuple(self._episodes), follows=follows)
+
+    def _begin(self, lengths: NDArray[np.int64], states: NDArray[np.float32]) -> None:
+        shape = self._longest, self._count
+        self._arrays = {each.name: np.empty((*shape, *each.shape), each.dtype) for each in self._columns}
+        rows = self._context_rows + self._longest + 1
+        observed = self._form.spec.observations
+        self._observations = np.empty((rows, self._count, *observed.shape), observed.dtype)
+        self._observations[: self._context_rows + 1] = self._newest
+        self._of_segment: dict[str, NDArray[Any]] = {"ages": np.minimum(lengths, _OLDEST).astype(np.uint8)}
+        if self._form.state_size:
+            self._of_segment[state_column(self._form.state_size)] = states.copy()
+        self._spans: list[PolicySpan] = []
+        self._episodes: tuple[Episode, ...] = ()
+        self._begun_at = self._clock()
+
+
+@dataclass(eq=False)
+class Outbox:
+    """Numbers the segments of all streams and gives them to the uploader, on its own thread.
+
+    The acting loop never waits for the network: it explores only while `has_room`.
+
+    on_room: called when there is room again. sequence: number of the last segment that the learner has stored.
+    sampled: explore only while the learner has granted credit, because on-policy data lose their value while they wait.
+    """
+
+    uploader: Uploader
+    stop: threading.Event
+    capacity: int
+    sampled: bool
+    on_room: Callable[[], None]
+    sequence: int = 0
+    _items: deque[tuple[object, Segment]] = field(init=False, default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self._changed = threading.Condition()
+        self._closed = False
+        self._credit = not self.sampled
+        self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._thread.start()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the streams may explore."""
+        return self._credit and len(self._items) < self.capacity
+
+    def put(self, stream: object, segment: Segment) -> None:
+        """Queue a segment of a stream. Never waits."""
+        with self._changed:
+            self._items.append((stream, segment))
+            self._changed.notify_all()
+
+    def close(self, patience_s: float) -> None:
+        """Send what is queued, and wait for the thread for at most `patience_s` seconds. Call it once `stop` is set."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self.uploader.wake()
+        if self._thread.is_alive():
+            self._thread.join(patience_s)
+
+    def _run(self) -> None:
+        before: object = None
+        while True:
+            if self.sampled and not self._credit:
+                self.uploader.await_credit(self.stop)
+                self._credit = True
+                self.on_room()
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._items)
+                if not self._items:
+                    return
+                stream, segment = self._items[0]
+            self.sequence += 1
+            follows = segment.follows and stream is before
+            self.uploader.put(replace(segment, sequence=self.sequence, follows=follows), self.stop)
+            before = stream
+            with self._changed:
+                self._items.popleft()
+                self._credit = not self.sampled
+            self.on_room()

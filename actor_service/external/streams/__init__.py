@@ -1,0 +1,1 @@
+"""The streams of simulators: their spaces, their steps, and the gRPC service."""
