@@ -54,7 +54,7 @@ class RunConfig(Settings):
         "python", description="library that steps the environments: python (their own) or EnvPool"
     )
     algorithm: Annotated[str, Field(min_length=1), DefaultText("by the environment"), ESSENTIAL] = Field(
-        "dqn", description="dqn, d4pg, td3, sac, xqc, ppo, impala, an installed one, or MODULE:CLASS"
+        "dqn", description="dqn, d4pg, td3, sac, xqc, td3bc, iql, ppo, impala, an installed one, or MODULE:CLASS"
     )
     algorithm_args: dict[str, Any] = Field(
         {}, description="settings of an algorithm that is not built in: NAME=VALUE,NAME=VALUE or a YAML or JSON mapping"
@@ -105,18 +105,25 @@ class RunConfig(Settings):
         "checkpoint.object_storage; none: new networks",
     )
     init_replay: bool = Field(False, description="begin with the replay of the run of init_from, too")
+    offline: bool = Field(
+        False, description="train without actors, from the data set alone; the evaluator runs as in other runs"
+    )
+    max_updates: PositiveInt = Field(1_000_000, description="gradient updates that end an offline run")
 
     dqn: algorithms.DQNConfig = algorithms.DQNConfig()
     d4pg: algorithms.D4PGConfig = algorithms.D4PGConfig()
     td3: algorithms.TD3Config = algorithms.TD3Config()
     sac: algorithms.SACConfig = algorithms.SACConfig()
     xqc: algorithms.XQCConfig = algorithms.XQCConfig()
+    td3bc: algorithms.TD3BCConfig = algorithms.TD3BCConfig()
+    iql: algorithms.IQLConfig = algorithms.IQLConfig()
     ppo: PPOConfig = PPOConfig()
     impala: IMPALAConfig = IMPALAConfig()
     memory: MemoryConfig = MemoryConfig()
     sparsity: SparsityConfig = SparsityConfig()
     multi_step_returns: MultiStepConfig = MultiStepConfig()
     dynamic_capacity: DynamicCapacityConfig = DynamicCapacityConfig()
+    dataset: sections.DatasetConfig = sections.DatasetConfig()
     hindsight: sections.HindsightConfig = sections.HindsightConfig()
     replay: sections.ReplayConfig = sections.ReplayConfig()
     queue: sections.QueueConfig = sections.QueueConfig()
@@ -175,11 +182,31 @@ class RunConfig(Settings):
             raise ValueError(f"algorithm_args: the settings of algorithm {self.algorithm} are --{self.algorithm}.NAME")
         self.memory.check_algorithm(self.algorithm)
         self.memory.check_compiled(self.learner.compile)
+        self._check_dataset()
         if (own := self.on_policy) is not None:
             self.check_rollouts(own.rollout_size, own.batch_size)
         else:
             self._check_replay()
         return self
+
+    def _check_dataset(self) -> None:
+        """Raise ValueError for settings that exclude stored data."""
+        if self.offline and not self.dataset:
+            raise ValueError("offline needs dataset: give the stored data, or leave offline out")
+        if not self.dataset:
+            return
+        name = "offline" if self.offline else "dataset"
+        if self.on_policy is not None:
+            raise ValueError(f"{name}: expected an algorithm with a replay, got {self.algorithm}, which is on-policy")
+        if self.memory:
+            raise ValueError(f"{name}: expected a policy without memory, got memory.kind {self.memory.kind}")
+        if not self.offline:
+            if self.own is not None:
+                self.dataset.rows_of(self.own.batch_size)
+            return
+        for other, is_given in (("init_replay", self.init_replay), ("dynamic_capacity", self.dynamic_capacity.enabled)):
+            if is_given:
+                raise ValueError(f"offline and {other} exclude each other: an offline run has no replay of its own")
 
     def check_rollouts(self, rollout_size: int, batch_size: int, frame_stack: int = 1) -> None:
         """Raise ValueError for a queue that could never deliver a rollout or would block actors.
@@ -188,6 +215,7 @@ class RunConfig(Settings):
         """
         algorithm, queue, actor = self.algorithm, self.queue, self.actor
         for name, used in (
+            ("dataset", self.dataset),
             ("sparsity.method rlx2", self.sparsity.method == "rlx2"),
             ("dynamic_capacity.enabled", self.dynamic_capacity.enabled),
             ("multi_step", self.multi_step),
@@ -271,8 +299,15 @@ class RunConfig(Settings):
 
         epochs: passes of an on-policy algorithm over each transition; None uses the rate limiter's pace.
         """
+        if self.offline:
+            return self.max_updates
         uses = self.rate_limiter.samples_per_insert if epochs is None else epochs
         return self.max_environment_steps * uses / batch_size
+
+    @property
+    def budget(self) -> int:
+        """Length of all schedules of the run: environment steps, or updates of an offline run."""
+        return self.max_updates if self.offline else self.max_environment_steps
 
     @property
     def own(self) -> AlgorithmConfig | PPOConfig | IMPALAConfig | None:
@@ -415,7 +450,8 @@ class RunConfig(Settings):
     @property
     def asks_for_greedy_actions(self) -> bool:
         """Whether actors send the policy's actions without noise. Actors with discrete actions never do."""
-        return self._has(self.dynamic_capacity.enabled)
+        # The store of an offline run never changes.
+        return not self.offline and self._has(self.dynamic_capacity.enabled)
 
     def further_columns(self, sampled: bool) -> tuple[str, ...]:
         """Names of the segment columns that not every run has. sampled: whether actions are drawn."""

@@ -86,7 +86,8 @@ def services_of_run(
         replace(first, command=resumed if resume else first.command, restart_command=resumed),
         service("quantizer", Kind.QUANTIZER, *(*given, "--store", str(run.policies), *life("quantizer", quantizer))),
     ]
-    for name in (f"actor-{index}" for index in range(config.actors if acts else 0)):
+    # An offline run learns from a data set. Its evaluator runs as in other runs.
+    for name in (f"actor-{index}" for index in range(config.actors if acts and not config.offline else 0)):
         services.append(service(name, Kind.ACTOR, *(*given, *peers, "--role", "actor", *life(name))))
     if acts:
         role = ("--role", "evaluator", *life("evaluator"))

@@ -18,7 +18,10 @@ from actorq.text import reason_of
 from learner_service.algorithms.base import Algorithm, is_on_policy, settings_of
 
 # Paths, so that a run imports only its own algorithm.
-_OURS = {name: f"learner_service.algorithms.{name}:{name.upper()}" for name in ALGORITHMS}
+_OURS = {
+    name: f"learner_service.algorithms.{'offline.' * each.for_stored_data}{name}:{name.upper()}"
+    for name, each in ALGORITHMS.items()
+}
 _OUR_FOLDERS = (f"{Path(__file__).parents[1]}{os.sep}",)
 _WHAT_ONE_HAS = "see learner_service.algorithms.base.Algorithm"
 # Required attributes of the class, and of its instances.

@@ -33,7 +33,7 @@ from actorq.config.algorithms import ActionSpace, SACConfig
 from actorq.errors import UserError
 from learner_service.algorithms.gradient import GradientAlgorithm
 from learner_service.batch import Batch
-from learner_service.networks import GaussianPolicy, TwinCritic
+from learner_service.networks import GaussianPolicy, LayerNormCritic, TwinCritic
 from learner_service.sparsity import Flops
 
 
@@ -95,7 +95,8 @@ class SAC(GradientAlgorithm):
         self.temperature = Temperature(settings.temperature, target_entropy, components).to(self._device)
         # One parameter vector for policy and temperature, because they are updated together.
         self._pi = self.network("actor", GaussianPolicy, sizes, rate, has_target=False, besides=(self.temperature,))
-        self._q = self.network("critic", TwinCritic, sizes, rate)
+        critic = LayerNormCritic if settings.layer_norm else TwinCritic
+        self._q = self.network("critic", critic, sizes, rate)
         self._loss = self.compiled(self._loss_of_drawn)
         self._improve_critics = self.descent(self._q, self._critic_loss)
         self._improve_policy = self.descent(self._pi, self._policy_loss)

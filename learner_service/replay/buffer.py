@@ -55,6 +55,11 @@ class ReplayBuffer(SegmentBuffer):
         else:
             self._await_enough(stored)
 
+    @property
+    def progress(self) -> int:
+        """Steps of the run's schedules so far: all inserted transitions."""
+        return self.total_transitions
+
     def empty_batch(self, size: int, allocate: Allocate = np.empty) -> Batch:
         """Columns with room for every batch of `size` transitions; see `n_step.empty_batch`."""
         longest = self._returns if isinstance(self._returns, Returns) else self._returns.longest
@@ -75,7 +80,7 @@ class ReplayBuffer(SegmentBuffer):
             while self._drop_damaged(sampled.rows):
                 sampled = self._sampler.sample(size)
             if isinstance(returns, DelayedReturns):
-                returns = returns.at(self._store.total_transitions)
+                returns = returns.at(self.progress)
             batch = assemble(self._store, sampled.rows, returns, out)
             if self._goals is not None:
                 self._goals.replace(self._store, sampled, returns, batch)

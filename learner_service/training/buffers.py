@@ -18,14 +18,19 @@ from learner_service.actors.credits import WINDOW
 from learner_service.algorithms.base import Algorithm, AnyAlgorithm, is_on_policy
 from learner_service.replay import (
     DelayedReturns,
+    MixedReplay,
     ObservationMoments,
+    OfflineReplay,
     OtherGoals,
     PrioritizedSampler,
     RateLimiter,
+    ReadOnlyStore,
     ReplayBuffer,
     ReplayStore,
     Returns,
+    StoredRows,
     UniformSampler,
+    UpdateLimiter,
 )
 from learner_service.replay.storage.rows import segment_rows
 from learner_service.rollouts import PublishedVersions, RewardScale, RolloutQueue
@@ -39,8 +44,9 @@ def open_buffer(
     algorithm: AnyAlgorithm,
     rng: np.random.Generator,
     earlier_transitions: int,
+    stored: ReadOnlyStore | None = None,
 ) -> RolloutQueue | ReplayBuffer:
-    """The buffer below `directory`. earlier_transitions: total of the run, if its buffer was lost.
+    """The buffer below `directory`. earlier_transitions: total of the run, if its buffer was lost. stored: data set.
 
     Raises UserError when the settings do not fit the algorithm, and the errors of `ReplayStore.open`.
     """
@@ -50,6 +56,8 @@ def open_buffer(
     # Called after all checks of the settings, so that they raise before there are files.
     opened = partial(open_store, config, spec, directory, sampled=is_on_policy(algorithm))
     if is_on_policy(algorithm):
+        if stored is not None:
+            raise UserError(f"dataset: expected an algorithm with a replay, got {config.algorithm}, which is on-policy")
         check_told(config, algorithm)
         size = algorithm.rollout_size
         try:
@@ -73,6 +81,12 @@ def open_buffer(
     check_one_step(config, spec, off_policy)
     returns = _returns(config, off_policy)
     config.dynamic_capacity_of(spec)
+    bound = getattr(off_policy, "reward_bound", None)
+    scale = None if bound is None else RewardScale(off_policy.discount, bound)
+    if stored is not None and config.offline:
+        batch_size = off_policy.batch_size
+        updates = UpdateLimiter(config.max_updates * batch_size, time.monotonic)
+        return OfflineReplay(stored, rng, updates, returns, batch_size, directory.parent, moments, scale)
     store = opened(earlier_transitions=earlier_transitions)
     sampler = (
         PrioritizedSampler(
@@ -88,9 +102,13 @@ def open_buffer(
     names, goals = HindsightColumns(config.copies_of(spec)), None
     if spec.goal is not None and names.copies:
         goals = OtherGoals(spec.goal, names, rng)
-    bound = getattr(off_policy, "reward_bound", None)
-    scale = None if bound is None else RewardScale(off_policy.discount, bound)
-    return ReplayBuffer(store, sampler, limiter, returns, moments, goals, scale)
+    parts = (store, sampler, limiter, returns, moments, goals, scale)
+    if stored is None:
+        return ReplayBuffer(*parts)
+    minibatch = off_policy.batch_size
+    return MixedReplay(
+        *parts, stored=StoredRows(stored, rng), minibatch=minibatch, rows=config.dataset.rows_of(minibatch)
+    )
 
 
 def open_store(
@@ -111,7 +129,7 @@ def _returns(config: RunConfig, algorithm: Algorithm) -> Returns | DelayedReturn
     if multi_step is None:
         return first
     longest = Returns(multi_step.n_step, algorithm.discount, clip, windows)
-    return DelayedReturns(first, longest, multi_step.after * config.max_environment_steps)
+    return DelayedReturns(first, longest, multi_step.after * config.budget)
 
 
 def check_one_step(config: RunConfig, spec: EnvironmentSpec, algorithm: Algorithm) -> None:
