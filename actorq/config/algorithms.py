@@ -201,7 +201,9 @@ class IQLConfig(AlgorithmConfig):
     expectile: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.7, description="tau: 0.5 is the mean of the stored actions' values, near 1 their maximum"
     )
-    beta: NonNegativeFloat = Field(3.0, description="inverse temperature of the weights exp(beta advantage)")
+    inverse_temperature: NonNegativeFloat = Field(
+        3.0, description="beta: the weight of a stored action is exp(beta advantage)"
+    )
     max_weight: PositiveFloat = Field(100.0, description="upper bound of these weights")
 
 
@@ -286,10 +288,10 @@ ALGORITHMS: dict[str, type[AlgorithmConfig] | type[OnPolicyConfig]] = {
     "td3": TD3Config,
     "sac": SACConfig,
     "xqc": XQCConfig,
-    "td3bc": TD3BCConfig,
-    "iql": IQLConfig,
     "ppo": PPOConfig,
     "impala": IMPALAConfig,
+    "td3bc": TD3BCConfig,
+    "iql": IQLConfig,
 }
 ON_POLICY = tuple(name for name, settings in ALGORITHMS.items() if issubclass(settings, OnPolicyConfig))
 # A run cannot change these settings. Its networks, replay files and checkpoints depend on them.

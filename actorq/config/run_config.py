@@ -54,7 +54,7 @@ class RunConfig(Settings):
         "python", description="library that steps the environments: python (their own) or EnvPool"
     )
     algorithm: Annotated[str, Field(min_length=1), DefaultText("by the environment"), ESSENTIAL] = Field(
-        "dqn", description="dqn, d4pg, td3, sac, xqc, td3bc, iql, ppo, impala, an installed one, or MODULE:CLASS"
+        "dqn", description="dqn, d4pg, td3, sac, xqc, ppo, impala, td3bc, iql, an installed one, or MODULE:CLASS"
     )
     algorithm_args: dict[str, Any] = Field(
         {}, description="settings of an algorithm that is not built in: NAME=VALUE,NAME=VALUE or a YAML or JSON mapping"
@@ -85,7 +85,7 @@ class RunConfig(Settings):
         8, description="environments that an actor steps at once"
     )
     scheme: Annotated[SchemeChoice, ESSENTIAL] = Field(
-        "int8", description=f"{CHOICES_HELP}; auto: each actor uses the fastest"
+        "int8", description=f"{CHOICES_HELP}; auto: each actor's fastest"
     )
     target_return: Annotated[Annotated[float, Field(ge=-1e30, le=1e30)] | None, ESSENTIAL] = Field(
         None, description="mean evaluation return that ends the run; none: the environment's reward threshold"
@@ -115,10 +115,10 @@ class RunConfig(Settings):
     td3: algorithms.TD3Config = algorithms.TD3Config()
     sac: algorithms.SACConfig = algorithms.SACConfig()
     xqc: algorithms.XQCConfig = algorithms.XQCConfig()
-    td3bc: algorithms.TD3BCConfig = algorithms.TD3BCConfig()
-    iql: algorithms.IQLConfig = algorithms.IQLConfig()
     ppo: PPOConfig = PPOConfig()
     impala: IMPALAConfig = IMPALAConfig()
+    td3bc: algorithms.TD3BCConfig = algorithms.TD3BCConfig()
+    iql: algorithms.IQLConfig = algorithms.IQLConfig()
     memory: MemoryConfig = MemoryConfig()
     sparsity: SparsityConfig = SparsityConfig()
     multi_step_returns: MultiStepConfig = MultiStepConfig()

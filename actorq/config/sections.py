@@ -52,7 +52,12 @@ def _source(given: str) -> str:
 def dataset_folder(given: str) -> str:
     """The absolute folder of a data set: the given folder if it exists, otherwise the data set of this name."""
     path = Path(given).expanduser()
-    return str((path if path.is_dir() or path.is_absolute() else DATASETS / path).absolute())
+    try:
+        is_folder = path.is_dir()
+    except OSError:
+        # A name may be too long for a file system.
+        is_folder = False
+    return str((path if is_folder or path.is_absolute() else DATASETS / path).absolute())
 
 
 RunSource = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_source)]
@@ -63,10 +68,7 @@ Wrapper = Annotated[dict[str, dict[str, JsonValue]], BeforeValidator(_wrapper)]
 
 
 class DatasetConfig(Settings):
-    """Stored data of `actorq dataset import`, in each batch beside the run's own data (RLPD, arXiv 2302.02948).
-
-    `--dataset NAME` sets the source.
-    """
+    """Stored data of `actorq dataset`, in each batch (RLPD, arXiv 2302.02948). `--dataset NAME` sets the source."""
 
     short: ClassVar[str] = "source"
 

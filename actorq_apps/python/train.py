@@ -53,7 +53,7 @@ def train(
 
     environment: an id; MODULE:NAME; a class or function that creates a gymnasium.Env; or a gymnasium.Env. A
         gymnasium.Env is the only environment of the run: actor and evaluator take turns in it.
-    algorithm: dqn, d4pg, td3, sac, xqc, td3bc, iql, ppo or impala; by default the preset's.
+    algorithm: dqn, d4pg, td3, sac, xqc, ppo, impala, td3bc or iql; by default the preset's.
     directory: folder of the run, by default runs/ENVIRONMENT-DATE. resume: continue the run in it.
     callbacks: functions that get each event, on another thread. A callback that returns False stops the run.
     progress: whether to show progress; by default in notebooks, and in terminals during `wait`.

@@ -10,9 +10,9 @@ One update, for transitions i of a batch with importance weights w_i (algorithm 
     L_pi   = -mean_i min(exp(beta u_i), max_weight) log pi(a_t | s_t; phi)                                  eq. 7
     theta^- <- rate theta + (1 - rate) theta^-
 
-tau is `expectile`. No update evaluates an action that the data lack. L_V and L_Q are minimized in one step, and L_pi
-uses the updated V. pi is a Gaussian around tanh of the network's outputs, with the same deviation in every state. The
-published policy is its mean.
+tau is `expectile`, beta is `inverse_temperature`. No update evaluates an action that the data lack. L_V and L_Q are
+minimized in one step, and L_pi uses the updated V. pi is a Gaussian around tanh of the network's outputs, with the same
+deviation in every state. The published policy is its mean.
 
 m is n, or less where the episode ends or the next step is not stored. The bootstrap term is absent past a terminal
 state. Actions are scaled from the environment's bounds to [-1, 1], and densities are over these. A transition's new
@@ -81,7 +81,7 @@ class IQL(GradientAlgorithm):
         settings, actions = self._settings, self.policy.scale.normalize(actions)
         with torch.no_grad():
             advantages = self._q.target.critics(observations, actions).amin(0) - self._q.network.value(observations)
-            weights = (settings.beta * advantages).exp().clamp(max=settings.max_weight)
+            weights = (settings.inverse_temperature * advantages).exp().clamp(max=settings.max_weight)
         log_deviation = self._log_deviation()
         distances = (actions - self.policy.squashed(observations)) * (-log_deviation).exp()
         log_probabilities = -(0.5 * distances.square() + log_deviation + 0.5 * math.log(2 * math.pi)).sum(1)

@@ -78,7 +78,9 @@ def make(name: str, spec: EnvironmentSpec | None = None, seed: int = 1, **change
     own = ("normalize_observations", "network", "learner", "sparsity")
     run = {key: changes.pop(key) for key in own if key in changes}
     section = {"batch_size": BATCH, "n_step": 1, **_SECTIONS[name], **changes}
-    config = RunConfig.model_validate({"algorithm": name, name: section, "seed": seed, **run})
+    config = RunConfig.model_validate(
+        {"algorithm": name, name: section, "seed": seed, "normalize_observations": False, **run}
+    )
     return make_algorithm(config, spec or spec_of(name), DEVICE)
 
 

@@ -28,7 +28,7 @@ EXPECTILE, BETA, MOST, RATE, LEARNING_RATE = 0.8, 2.0, 1.5, 0.1, 1e-2
 def make_iql(**changes: Any) -> IQL:
     defaults = {
         "expectile": EXPECTILE,
-        "beta": BETA,
+        "inverse_temperature": BETA,
         "max_weight": MOST,
         "target_rate": RATE,
         "learning_rate": LEARNING_RATE,
