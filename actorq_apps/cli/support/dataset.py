@@ -44,7 +44,13 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("source", metavar="SOURCE", help="data to import, DATASET to show, or RUN to export")
     parser.add_argument("target", nargs="?", metavar="TARGET", help="minari:ID, FILE.npz or FILE.hdf5")
     parser.add_argument("--json", action="store_true", help="show: print one line of JSON")
+    more = "import: id of the environment, and its other settings as for actorq train (default: from SOURCE)"
+    parser.add_argument("--environment", metavar="ID", help=more)
+    _add_folder(parser)
     given = parser.parse_args(arguments)
+    for name in ("environment", "name", "directory"):
+        if getattr(given, name) is not None:
+            raise UserError(f"actorq dataset {given.action}: --{name} is only for import; leave it out")
     if (given.action == "export") != (given.target is not None):
         raise UserError(
             f"actorq dataset {given.action}: expected {'RUN TARGET' if given.target is None else 'DATASET'}"
@@ -59,8 +65,7 @@ def _import(arguments: Sequence[str]) -> int:
     parser = argument_parser("actorq dataset import", _DESCRIPTION, (RunConfig,), _READS)
     parser.usage = "actorq dataset import SOURCE [--environment ID] [flags]"
     parser.add_argument("source", metavar="SOURCE", help="minari:ID, a folder, FILE.npz or FILE.hdf5")
-    parser.add_argument("--name", help="name of the data set (default: from SOURCE)")
-    parser.add_argument("--directory", type=Path, help=f"folder of the data set (default: {DATASETS}/NAME)")
+    _add_folder(parser)
     namespace = parser.parse_args(arguments)
     source: str = namespace.source
     folder = namespace.directory or DATASETS / (namespace.name or _name_of(source))
@@ -78,6 +83,11 @@ def _import(arguments: Sequence[str]) -> int:
     else:
         spec = EnvironmentSpec.from_json(found["spec"])
     _become("import", source, str(folder), "--spec", json.dumps(spec.to_json()))
+
+
+def _add_folder(parser: OneLineParser) -> None:
+    parser.add_argument("--name", help="import: name of the data set (default: from SOURCE)")
+    parser.add_argument("--directory", type=Path, help=f"import: folder of the data set (default: {DATASETS}/NAME)")
 
 
 def _described(source: str) -> dict[str, Any]:

@@ -139,6 +139,8 @@ def _offline(
             *("--environment", task.environment, "--algorithm", algorithm, "--seed", str(seed), "--offline"),
             *("--dataset", str(dataset), "--max-updates", str(updates), "--target-return", "1e9"),
             *(f"--{algorithm}.batch-size", str(_BATCH), *_VARIANTS[variant], *task.settings),
+            # A hundredth of the updates between two changes of masks.
+            *("--sparsity.period-updates", str(max(10, updates // 100))),
         ]
         made = train(folder, flags)
         confirmed = confirm(folder, _EPISODES)
