@@ -21,6 +21,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "cluster": ("cryptography", "kubernetes", "urllib3"),
     "operator": ("cryptography", "jsonpatch", "kubernetes", "urllib3"),
     "s3": ("obstore",),
+    "datasets": ("h5py", "minari"),
     "mlflow": ("mlflow",),
     "wandb": ("wandb",),
     "compare": ("matplotlib", "scipy"),

@@ -27,7 +27,10 @@ HOMES = {
     "obstore": {"learner_service"},
     "onnx": {"learner_service", "quantizer_service", "actorq"},
     "onnxruntime": {"quantizer_service", "actor_service", "actorq"},
-    "gymnasium": {"actor_service"},
+    # Minari describes its data sets with the spaces of gymnasium.
+    "gymnasium": {"actor_service", "learner_service"},
+    "minari": {"learner_service"},
+    "h5py": {"learner_service"},
     "dm_control": {"actor_service"},
     "mujoco": {"actor_service"},
     "ale_py": {"actor_service"},

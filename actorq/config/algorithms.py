@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from actorq.config.numbers import Fraction, LayerSizes, NonNegativeFloat, PositiveFloat, PositiveInt, Whole
-from actorq.config.settings import Settings
+from actorq.config.settings import DefaultText, Settings
 from actorq.errors import UserError
 
 ActionSpace = Literal["discrete", "continuous"]
@@ -34,6 +34,7 @@ class AlgorithmConfig(Settings):
     has_steps: whether returns span several steps from the first update on.
     has_memory: whether the policy may have a memory.
     has_critic: whether a critic or value network apart from the policy may see more than the policy.
+    for_stored_data: whether the algorithm is made for stored data, so that it is not suggested for other runs.
     """
 
     actions: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
@@ -42,6 +43,7 @@ class AlgorithmConfig(Settings):
     has_steps: ClassVar[bool] = False
     has_memory: ClassVar[bool] = False
     has_critic: ClassVar[bool] = True
+    for_stored_data: ClassVar[bool] = False
 
     batch_size: PositiveInt = Field(256, description="transitions per gradient update")
     discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
@@ -119,10 +121,14 @@ class TD3Config(AlgorithmConfig):
 class SACConfig(AlgorithmConfig):
     """SAC: maximum-entropy policy, twin critics, automatic temperature (arXiv 1812.05905)."""
 
+    fixed = ("hidden_sizes", "layer_norm")
     ignored = ("exploration.noise",)
     has_memory = True
 
     hidden_sizes: LayerSizes = Field((256, 256), description="units of each hidden layer of policy and critics")
+    layer_norm: Annotated[bool, DefaultText("with a data set")] = Field(
+        False, description="normalize the hidden layers of the critics (arXiv 1607.06450), as for stored data"
+    )
     learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy, critics and temperature")
     target_rate: Annotated[float, Field(gt=0, le=1)] = Field(0.005, description=_TARGET_RATE)
     temperature: PositiveFloat | None = Field(
@@ -188,6 +194,31 @@ class XQCConfig(AlgorithmConfig):
         return self
 
 
+class TD3BCConfig(TD3Config):
+    """TD3+BC: TD3 whose policy stays near the actions of stored data (arXiv 2106.06860)."""
+
+    for_stored_data = True
+
+    alpha: PositiveFloat = Field(2.5, description="weight of the values beside the distance to the stored actions")
+
+
+class IQLConfig(AlgorithmConfig):
+    """IQL: expectile regression of values, advantage-weighted regression of the policy (arXiv 2110.06169)."""
+
+    for_stored_data = True
+
+    hidden_sizes: LayerSizes = Field((256, 256), description="units of each hidden layer of policy, critics and value")
+    learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy, critics and value")
+    target_rate: Annotated[float, Field(gt=0, le=1)] = Field(0.005, description=_TARGET_RATE)
+    expectile: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.7, description="tau: 0.5 is the mean of the stored actions' values, near 1 their maximum"
+    )
+    inverse_temperature: NonNegativeFloat = Field(
+        3.0, description="beta: the weight of a stored action is exp(beta advantage)"
+    )
+    max_weight: PositiveFloat = Field(100.0, description="upper bound of these weights")
+
+
 class OnPolicyConfig(Settings):
     """Settings of every on-policy algorithm. It has a queue instead of the replay. See also AlgorithmConfig."""
 
@@ -196,6 +227,7 @@ class OnPolicyConfig(Settings):
     ignored: ClassVar[tuple[str, ...]] = ()
     has_memory: ClassVar[bool] = True
     has_critic: ClassVar[bool] = True
+    for_stored_data: ClassVar[bool] = False
 
     hidden_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer of the policy")
     value_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer of the value network")
@@ -271,6 +303,8 @@ ALGORITHMS: dict[str, type[AlgorithmConfig] | type[OnPolicyConfig]] = {
     "xqc": XQCConfig,
     "ppo": PPOConfig,
     "impala": IMPALAConfig,
+    "td3bc": TD3BCConfig,
+    "iql": IQLConfig,
 }
 ON_POLICY = tuple(name for name, settings in ALGORITHMS.items() if issubclass(settings, OnPolicyConfig))
 # A run cannot change these settings. Its networks, replay files and checkpoints depend on them.
@@ -278,14 +312,15 @@ FIXED = (
     *("environment", "environment_args", "environment_wrappers", "image_layout", "critic_leaves"),
     *("algorithm", "algorithm_args"),
     *("network", "normalize_observations", "replay.capacity", "hindsight.copies", "init_from", "init_replay"),
-    *("memory.kind", "memory.units", "agents.identity"),
+    *("memory.kind", "memory.units", "agents.identity", "offline"),
     *(f"{name}.{setting}" for name, settings in ALGORITHMS.items() for setting in settings.fixed),
 )
 
 
 def taking(*kinds: str) -> list[str]:
-    """The built-in algorithms that support actions of these kinds."""
-    return [name for name, settings in ALGORITHMS.items() if {*kinds} <= {*settings.actions}]
+    """The built-in algorithms that support actions of these kinds, without those for stored data."""
+    fitting = {name: each for name, each in ALGORITHMS.items() if {*kinds} <= {*each.actions}}
+    return [name for name, settings in fitting.items() if not settings.for_stored_data]
 
 
 def no_critic(name: str, kinds: Sequence[str]) -> UserError:

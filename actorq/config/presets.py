@@ -1,7 +1,7 @@
 """Presets: settings for an algorithm on a family of environments. A file, the environment and flags override them.
 
-Sources of the numbers: docs/how-to/presets.md. Preset, algorithm and environment alone determine the settings, so all
-services of a run compute the same settings.
+Sources of the numbers: docs/how-to/presets.md. Preset, algorithm, environment and the presence of a data set alone
+determine the settings, so all services of a run compute the same settings.
 
 STANDARD needs few environment steps. DATA_RICH needs little time if steps are cheap. It learns from each transition
 only once or a few times, in large batches. The learner's machine then limits the speed, not the actors. AUTO needs
@@ -83,6 +83,14 @@ _MOUNTAIN_CAR_CONTINUOUS: dict[str, Any] = {
     "exploration": {"correlation": 0.98, "random_steps": 0},
     "evaluation": {"episodes": 10, "period_updates": 1_250},
 }
+# For stored data. Without actors, the evaluator may use more of the machine.
+_STORED: dict[str, Any] = {
+    "replay": {"prioritized": False},
+    "publication": {"period_updates": 1_000},
+    "evaluation": {"episodes": 10, "period_updates": 5_000, "share": 0.5},
+}
+# Critics that overestimate actions which the data lack would misguide the policy (arXiv 2302.02948).
+_WITH_DATASET: dict[str, dict[str, Any]] = {"sac": {"sac": {"layer_norm": True}}}
 _OF_ALGORITHM: dict[str, dict[str, Any]] = {
     "dqn": {
         "max_environment_steps": 1_000_000,
@@ -103,6 +111,8 @@ _OF_ALGORITHM: dict[str, dict[str, Any]] = {
     "td3": merged(_ONE_UPDATE_PER_STEP, {"td3": {"learning_rate": 1e-3}, "exploration": {"noise": 0.1}}),
     "sac": _ONE_UPDATE_PER_STEP,
     "xqc": _ONE_UPDATE_PER_STEP,
+    "td3bc": merged(_STORED, {"normalize_observations": True}),
+    "iql": _STORED,
     "ppo": ON_POLICY,
     # A rollout of this preset takes less time than sending a policy to the actors.
     "impala": {**ON_POLICY, "queue": {"max_policy_lag": 32}},
@@ -266,7 +276,10 @@ def with_preset(tree: Mapping[str, Any]) -> dict[str, Any]:
     below = preset(algorithm, environment, name) if isinstance(algorithm, str) and isinstance(name, str) else {}
     memory = tree.get("memory") if name == STANDARD else None
     remembering = preset_with_memory(memory, algorithm, family_of(environment).name)
-    return merged(below, remembering, {**tree, "algorithm": algorithm})
+    dataset = tree.get("dataset")
+    has_dataset = isinstance(dataset, Mapping) and dataset.get("source") and isinstance(algorithm, str)
+    of_dataset = _WITH_DATASET.get(algorithm, {}) if has_dataset else {}
+    return merged(below, remembering, of_dataset, {**tree, "algorithm": algorithm})
 
 
 def descriptions() -> Iterator[tuple[str, str]]:

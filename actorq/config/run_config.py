@@ -20,7 +20,7 @@ from actorq.config.schemes import CHOICES_HELP, SchemeChoice
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings, in_full
 from actorq.config.sparsity import DynamicCapacityConfig, MultiStepConfig, SparsityConfig
 from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES
-from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments, ImageLayout
+from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments, ImageLayout, is_external
 from actorq.domain.goals import HindsightColumns
 from actorq.domain.policy import FALLBACK
 from actorq.domain.spaces import EnvironmentSpec
@@ -59,7 +59,7 @@ class RunConfig(Settings):
         "python", description="library that steps the environments: python (their own) or EnvPool"
     )
     algorithm: Annotated[str, Field(min_length=1), DefaultText("by the environment"), ESSENTIAL] = Field(
-        "dqn", description="dqn, d4pg, td3, sac, xqc, ppo, impala, an installed one, or MODULE:CLASS"
+        "dqn", description="dqn, d4pg, td3, sac, xqc, ppo, impala, td3bc, iql, an installed one, or MODULE:CLASS"
     )
     algorithm_args: dict[str, Any] = Field(
         {}, description="settings of an algorithm that is not built in: NAME=VALUE,NAME=VALUE or a YAML or JSON mapping"
@@ -90,7 +90,7 @@ class RunConfig(Settings):
         8, description="environments that an actor steps at once"
     )
     scheme: Annotated[SchemeChoice, ESSENTIAL] = Field(
-        "int8", description=f"{CHOICES_HELP}; auto: each actor uses the fastest"
+        "int8", description=f"{CHOICES_HELP}; auto: each actor's fastest"
     )
     target_return: Annotated[Annotated[float, Field(ge=-1e30, le=1e30)] | None, ESSENTIAL] = Field(
         None, description="mean evaluation return that ends the run; none: the environment's reward threshold"
@@ -110,6 +110,10 @@ class RunConfig(Settings):
         "checkpoint.object_storage; none: new networks",
     )
     init_replay: bool = Field(False, description="begin with the replay of the run of init_from, too")
+    offline: bool = Field(
+        False, description="train without actors, from the data set alone; the evaluator runs as in other runs"
+    )
+    max_updates: PositiveInt = Field(1_000_000, description="gradient updates that end an offline run")
 
     dqn: algorithms.DQNConfig = algorithms.DQNConfig()
     d4pg: algorithms.D4PGConfig = algorithms.D4PGConfig()
@@ -118,11 +122,14 @@ class RunConfig(Settings):
     xqc: algorithms.XQCConfig = algorithms.XQCConfig()
     ppo: PPOConfig = PPOConfig()
     impala: IMPALAConfig = IMPALAConfig()
+    td3bc: algorithms.TD3BCConfig = algorithms.TD3BCConfig()
+    iql: algorithms.IQLConfig = algorithms.IQLConfig()
     memory: MemoryConfig = MemoryConfig()
     agents: sections.AgentsConfig = sections.AgentsConfig()
     sparsity: SparsityConfig = SparsityConfig()
     multi_step_returns: MultiStepConfig = MultiStepConfig()
     dynamic_capacity: DynamicCapacityConfig = DynamicCapacityConfig()
+    dataset: sections.DatasetConfig = sections.DatasetConfig()
     hindsight: sections.HindsightConfig = sections.HindsightConfig()
     replay: sections.ReplayConfig = sections.ReplayConfig()
     queue: sections.QueueConfig = sections.QueueConfig()
@@ -182,11 +189,35 @@ class RunConfig(Settings):
             raise ValueError(f"algorithm_args: the settings of algorithm {self.algorithm} are --{self.algorithm}.NAME")
         self.memory.check_algorithm(self.algorithm)
         self.memory.check_compiled(self.learner.compile)
+        if self.memory and self.algorithm == "sac" and self.sac.layer_norm:
+            raise ValueError("sac.layer_norm: expected a policy without memory; leave it out, or give --memory none")
+        self._check_dataset()
         if (own := self.on_policy) is not None:
             self.check_rollouts(own.rollout_size, own.batch_size)
         else:
             self._check_replay()
         return self
+
+    def _check_dataset(self) -> None:
+        """Raise ValueError for settings that exclude stored data."""
+        if self.offline and not self.dataset:
+            raise ValueError("offline needs dataset: give the stored data, or leave offline out")
+        if self.offline and is_external(self.environment):
+            raise ValueError(f"offline: no simulator connects without actors, so {self.environment} is never evaluated")
+        if not self.dataset:
+            return
+        name = "offline" if self.offline else "dataset"
+        if self.on_policy is not None:
+            raise ValueError(f"{name}: expected an algorithm with a replay, got {self.algorithm}, which is on-policy")
+        if self.memory:
+            raise ValueError(f"{name}: expected a policy without memory, got memory.kind {self.memory.kind}")
+        if not self.offline:
+            if self.own is not None:
+                self.dataset.rows_of(self.own.batch_size)
+            return
+        for other, is_given in (("init_replay", self.init_replay), ("dynamic_capacity", self.dynamic_capacity.enabled)):
+            if is_given:
+                raise ValueError(f"offline and {other} exclude each other: an offline run has no replay of its own")
 
     def check_rollouts(self, rollout_size: int, batch_size: int, frame_stack: int = 1, agents: int = 1) -> None:
         """Raise ValueError for a queue that could never deliver a rollout or would block actors.
@@ -196,6 +227,7 @@ class RunConfig(Settings):
         """
         algorithm, queue, actor = self.algorithm, self.queue, self.actor
         for name, used in (
+            ("dataset", self.dataset),
             ("sparsity.method rlx2", self.sparsity.method == "rlx2"),
             ("dynamic_capacity.enabled", self.dynamic_capacity.enabled),
             ("multi_step", self.multi_step),
@@ -288,8 +320,15 @@ class RunConfig(Settings):
         epochs: passes of an on-policy algorithm over each transition; None uses the rate limiter's pace. agents: of the
         environment. A rollout has a row for each agent. The rate limiter counts environment steps.
         """
+        if self.offline:
+            return self.max_updates
         uses = self.rate_limiter.samples_per_insert if epochs is None else epochs * agents
         return self.max_environment_steps * uses / batch_size
+
+    @property
+    def budget(self) -> int:
+        """Length of all schedules of the run: environment steps, or updates of an offline run."""
+        return self.max_updates if self.offline else self.max_environment_steps
 
     @property
     def own(self) -> AlgorithmConfig | PPOConfig | IMPALAConfig | None:
@@ -434,7 +473,8 @@ class RunConfig(Settings):
     @property
     def asks_for_greedy_actions(self) -> bool:
         """Whether actors send the policy's actions without noise. Actors with discrete actions never do."""
-        return self._has(self.dynamic_capacity.enabled)
+        # The store of an offline run never changes.
+        return not self.offline and self._has(self.dynamic_capacity.enabled)
 
     def further_columns(self, sampled: bool) -> tuple[str, ...]:
         """Names of the segment columns that not every run has. sampled: whether actions are drawn."""

@@ -3,7 +3,7 @@
 import math
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
@@ -30,6 +30,8 @@ from actorq.transport.security.identity import DEFAULT_RUN, RUN_EXPECTED, RUN_PA
 EXPORT_URL, MAX_EXPORT_URL = r"^(s3://[!-.0-~]+/[!-~]+|file:///[!-~]+)?$", 1000
 
 _URL = re.compile(r"s3://|file:///")
+DATASETS = Path("datasets")
+"""The folder of stored data sets, relative to the working directory."""
 
 
 FOLDER_URL = Expected("the URL of a folder, s3://BUCKET/PREFIX or file:///FOLDER, with at most 1,000 characters")
@@ -48,9 +50,49 @@ def _source(given: str) -> str:
     return given if _URL.match(given) else str(Path(given).expanduser().absolute())
 
 
+def dataset_folder(given: str) -> str:
+    """The absolute folder of a data set: the given folder if it exists, otherwise the data set of this name."""
+    path = Path(given).expanduser()
+    try:
+        is_folder = path.is_dir()
+    except OSError:
+        # A name may be too long for a file system.
+        is_folder = False
+    return str((path if is_folder or path.is_absolute() else DATASETS / path).absolute())
+
+
 RunSource = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_source)]
 """Another run, or one of its checkpoints: a path, or a URL of object storage."""
+DatasetSource = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(dataset_folder)]
+"""A data set: its name or its folder."""
 Wrapper = Annotated[dict[str, dict[str, JsonValue]], BeforeValidator(_wrapper)]
+
+
+class DatasetConfig(Settings):
+    """Stored data of `actorq dataset`, in each batch (RLPD, arXiv 2302.02948). `--dataset NAME` sets the source."""
+
+    short: ClassVar[str] = "source"
+
+    source: DatasetSource | None = Field(
+        None, description=f"name of a data set below {DATASETS}/, or its folder; none: no stored data"
+    )
+    share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.5, description="share of each batch that is drawn from the data set; offline runs draw all from it"
+    )
+
+    def __bool__(self) -> bool:
+        """Whether the run has stored data."""
+        return self.source is not None
+
+    def rows_of(self, batch_size: int) -> int:
+        """Rows of a batch from the data set. Raises ValueError if the batch is too small for both parts."""
+        rows = round(self.share * batch_size)
+        if not 0 < rows < batch_size:
+            raise ValueError(
+                f"dataset.share {self.share:g} of a batch of {batch_size} transitions is {rows}; give a larger batch "
+                "or another share, so that both parts have a transition"
+            )
+        return rows
 
 
 class HindsightConfig(Settings):

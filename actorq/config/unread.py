@@ -28,6 +28,12 @@ _GAUSSIAN = tuple(f"{name}.{each}" for name in ON_POLICY for each in ("log_std",
 _HIDDEN = tuple(f"{name}.{each}" for name in ON_POLICY for each in ("hidden_sizes", "value_sizes", "activation"))
 _SPARSE = ("sparsity.actor", "sparsity.critic", "sparsity.actor_method", "sparsity.critic_method")
 _CHANGES = ("sparsity.period_updates", "sparsity.replaced", "sparsity.until")
+# Settings of actors and of their transitions.
+_ACTING = (
+    *("actors", "max_environment_steps", "dataset.share", "exploration", "rate_limiter", "hindsight"),
+    *("actor.segment_length", "actor.max_segment_bytes", "actor.queue_segments", "actor.max_steps_per_policy"),
+    *("replay.capacity", "replay.min_size", "replay.prioritized", "replay.age_decay", "replay.flush_s"),
+)
 _LOOKS = tuple(f"dynamic_capacity.{name}" for name in DynamicCapacityConfig.model_fields if name != "enabled")
 
 
@@ -87,6 +93,9 @@ def _switched_off(run: RunConfig, spec: EnvironmentSpec) -> Iterator[tuple[str, 
         "init_from is given": (run.init_from, ("exploration.random_steps",)),
         "masks never change": (methods <= {"dense", "tiny", "static"}, _CHANGES),
         "no network has masks": (methods <= {"dense", "tiny"}, ("sparsity.compressed_products",)),
+        "offline is off": (not run.offline, ("max_updates",)),
+        "the run has no data set": (not run.dataset, ("dataset.share",)),
+        "the run is offline": (run.offline, _ACTING),
         "scheme is fp32": (run.scheme == FP32, ("learner.quantization_aware_after",)),
         "learner.quantization_aware_after is none": (
             run.learner.quantization_aware_after is None,

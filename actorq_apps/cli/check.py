@@ -148,9 +148,9 @@ def _episodes(spec: EnvironmentSpec, figures: Figures) -> str:
 
 
 def _algorithms(spec: EnvironmentSpec) -> tuple[list[str], list[str]]:
-    """The built-in algorithms that support the actions, and the others."""
+    """The built-in algorithms that support the actions, and the others; without those for stored data."""
     takes = taking(*spec.action_kinds)
-    return takes, [name for name in ALGORITHMS if name not in takes]
+    return takes, [name for name, each in ALGORITHMS.items() if name not in takes and not each.for_stored_data]
 
 
 def _settings(spec: EnvironmentSpec, config: RunConfig) -> Iterator[str]:

@@ -17,6 +17,7 @@ _RUN = ("learner", "quantizer", "actor")
 _EXTRAS: dict[str, tuple[str, ...]] = {
     "train": _RUN,
     "check": ("actor",),
+    "dataset": ("learner", "actor"),
     "compare": (*_RUN, "compare"),
     "profile": _RUN,
     "sweep": ("sweep",),
@@ -32,6 +33,10 @@ _EXTRAS: dict[str, tuple[str, ...]] = {
 _COMMANDS = {
     "train": ("actorq_apps.cli.start", "train on this machine: learner, quantizer, actors, evaluator and energy meter"),
     "check": ("actorq_apps.cli.check", "try an environment: possible problems, suitable algorithms and settings"),
+    "dataset": (
+        "actorq_apps.cli.support.dataset",
+        "import, show and export stored data, to train from recorded transitions",
+    ),
     "compare": ("actorq_apps.cli.compare", "train with several schemes and seeds, and compare the results"),
     "sweep": ("actorq_apps.cli.sweep.command", "search for settings with many runs, here or on Kubernetes"),
     "evaluate": ("actorq_apps.cli.evaluate", "run greedy episodes of a run's policy"),

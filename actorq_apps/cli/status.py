@@ -125,5 +125,5 @@ def asked(learner: str | None, directory: RunDirectory | None = None) -> Asked:
     run = directory or newest_run()
     config = settings.build(RunConfig, run.config_tree())
     title = str(run.root) if directory else f"newest run: {run.root}"
-    view = RunView(title, config.environment, config.algorithm)
+    view = RunView.of(title, config)
     return Asked(run.read_addresses().learner, view, run, config.transport.certificates)

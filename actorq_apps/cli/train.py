@@ -128,13 +128,13 @@ def _train(
             run.write_config(config)
         earlier_summary = run.summary_written_ns()
         _log_to(run.log("launcher"))
-        with display_of(RunView(str(run.root), config.environment, config.algorithm)) as display:
+        with display_of(RunView.of(str(run.root), config)) as display:
             shown: Observer = Newscast(display, run.root.absolute()) if train.news else display
-            acts, updates_per_s = not train.parent_acts, fitted.updates_per_s
+            acts, updates_per_s = not (train.parent_acts or config.offline), fitted.updates_per_s
             observer = shown if spec is None else with_hints(shown, config, spec, updates_per_s, acts=acts)
             outcome = run_locally(
                 *(run, config, observer, train.resume, lock, train.actor_module, servers, begun),
-                acts=acts,
+                acts=not train.parent_acts,
             )
         if is_new and outcome.exit_code == EXIT_USER_ERROR and not outcome.began:
             # The user may correct the command and use the same folder.
@@ -171,6 +171,8 @@ def _resolve(
         _check_over(run, config)
     elif run:
         run.check_unused()
+    if train.parent_acts and config.offline:
+        raise UserError("--offline: expected an environment that other processes can make; move its class to a module")
     describe = _of_parent if train.parent_acts else partial(environment_of, servers=servers)
     warn = send_event if train.news else _warn
     config, spec = _checked(sources, config, train, describe, warn, servers, lost)
@@ -233,7 +235,7 @@ def _checked(
         fitting.sparsity.check_changes(fitting.planned_updates(own.batch_size, epochs, spec.agent_count))
     # A resumed run has networks of its own. The run that it began from may be gone.
     resumes = {"init_from": None, "init_replay": False} if train.resume or lost else {}
-    check_learner(fitting.model_copy(update=resumes), spec, servers)
+    check_learner(fitting.model_copy(update=resumes), spec, servers, train.run_directory if train.resume else None)
     for text in (*about_wrappers(fitting.environment_arguments), *about_bits(fitting)):
         warn(f"warning: {text}")
     for name, reason in given_in_vain(sources.given[RunConfig], fitting, spec).items():
@@ -286,6 +288,10 @@ def _check_over(run: RunDirectory, config: RunConfig) -> None:
     if state == RunState.BUDGET_ENDED.value and steps >= config.max_environment_steps:
         used = f"{config.max_environment_steps:,} environment steps is used up ({steps:,})"
         raise UserError(f"--resume: the budget of {used}: give a larger --max-environment-steps")
+    updates = summary.get("updates", 0)
+    if state == RunState.BUDGET_ENDED.value and config.offline and updates >= config.max_updates:
+        used = f"{config.max_updates:,} updates is used up ({updates:,})"
+        raise UserError(f"--resume: the budget of {used}: give a larger --max-updates")
     seconds = summary.get("wall_clock_s", 0.0)
     if config.max_seconds is not None and seconds >= config.max_seconds:
         used = f"the {config.max_seconds:g} seconds of the run are used up ({seconds:,.0f})"

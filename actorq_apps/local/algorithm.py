@@ -94,18 +94,29 @@ def fit_goals(config: RunConfig, given: Mapping[str, Any], spec: EnvironmentSpec
     return settings.build(RunConfig, config.model_dump(mode="json"), changed) if changed else config
 
 
-def check_learner(config: RunConfig, spec: EnvironmentSpec, servers: ForkServers | None = None) -> None:
-    """Raise UserError for a user's algorithm or network, a device, or a source that the learner cannot use.
+def check_learner(
+    config: RunConfig, spec: EnvironmentSpec, servers: ForkServers | None = None, resumed: Path | None = None
+) -> None:
+    """Raise UserError for a user's algorithm or network, a device, a source or a data set that the learner cannot use.
+
+    resumed: folder of the run that continues.
 
     Starts a process, because only the learner has torch. Starts none for settings that cannot fail there.
     """
-    own = config.network is not None or config.encoders or config.algorithm not in ALGORITHMS or config.algorithm_args
+    own = (
+        config.network is not None
+        or config.encoders
+        or config.algorithm not in ALGORITHMS
+        or config.algorithm_args
+        or config.dataset
+    )
     if not own and config.init_from is None and config.learner.device in ("auto", "cpu"):
         return
     with TemporaryDirectory() as folder:
         file = Path(folder) / "config.yaml"
         file.write_text(settings.to_yaml(config), encoding="utf-8")
         command = (*command_of("learner_service.check:command"), str(file), json.dumps(spec.to_json()))
+        command += ("--resumed", str(resumed)) if resumed else ()
         run_to_end(command, servers, "the learner cannot use these settings")
 
 

@@ -89,7 +89,8 @@ def services_of_run(
         service("quantizer", Kind.QUANTIZER, *(*given, "--store", str(run.policies), *life("quantizer", quantizer))),
     ]
     external = is_external(config.environment)
-    for index in range(config.actors if acts else 0):
+    # An offline run learns from a data set. Its evaluator runs as in other runs.
+    for index in range(config.actors if acts and not config.offline else 0):
         name = f"actor-{index}"
         # Simulators must know the addresses of their actors.
         own = ("--external", *life(name, external_address(config, index))) if external else life(name)

@@ -88,9 +88,10 @@ class _Panel:
                 f'<div><div style="opacity:.65;font-size:85%">{name}</div><div>{html.escape(value)}</div></div>'
                 for name, value in figures.items()
             )
-            share = min(1.0, status.environment_steps / max(1, status.max_environment_steps))
+            done, budget, _ = view.progress(status)
+            share = min(1.0, done / max(1, budget))
             parts += [
-                f'<progress value="{share:.3f}" style="width:{_WIDTH}px" title="share of the step budget"></progress>',
+                f'<progress value="{share:.3f}" style="width:{_WIDTH}px" title="share of the budget"></progress>',
                 f'<div style="display:flex;flex-wrap:wrap;gap:4px 20px">{cells}</div>',
                 _curve(view.evaluations, status.target_return),
             ]

@@ -53,11 +53,12 @@ def train(
 
     environment: an id; MODULE:NAME; a class or function that creates a gymnasium.Env; or a gymnasium.Env. A
         gymnasium.Env is the only environment of the run: actor and evaluator take turns in it.
-    algorithm: dqn, d4pg, td3, sac, xqc, ppo or impala; by default the preset's.
+    algorithm: dqn, d4pg, td3, sac, xqc, ppo, impala, td3bc or iql; by default the preset's.
     directory: folder of the run, by default runs/ENVIRONMENT-DATE. resume: continue the run in it.
     callbacks: functions that get each event, on another thread. A callback that returns False stops the run.
     progress: whether to show progress; by default in notebooks, and in terminals during `wait`.
     given: settings of `actorq train --help-all`, by section: `dqn={"batch_size": 64}` or `dqn__batch_size=64`.
+        Stored data: `dataset="NAME"`, and `offline=True` to train without actors.
 
     Raises UserError for wrong settings and for an environment that does not work.
     """
@@ -80,7 +81,7 @@ def train(
         if own is not None:
             child.write(spec_line(own.describe(config)))
         run_directory, notices = _began(child, items)
-        view = RunView(str(run_directory.root), config.environment, config.algorithm)
+        view = RunView.of(str(run_directory.root), config)
         run = Run(child, run_directory, items, _display(view, progress), callbacks, own, files)
         undo.pop_all()
     for notice in notices:

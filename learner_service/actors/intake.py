@@ -21,7 +21,7 @@ from learner_service.actors.members import Member
 from learner_service.actors.plausibility import Plausibility
 from learner_service.actors.ranges import ObservedRanges
 from learner_service.actors.schemes import acting_schemes
-from learner_service.replay import SegmentBuffer
+from learner_service.replay import OfflineReplay, SegmentBuffer
 from learner_service.reporting.meters import MOST_STALE, Episodes, StalenessHistogram
 from learner_service.rollouts import PublishedVersions
 
@@ -71,9 +71,9 @@ class Intake:
         self._lock = threading.Lock()
         self._episodes = Episodes()
         self._of_agents = {agent: Episodes() for agent in self.spec.agents}
-        self._plausibility = Plausibility(
-            self.spec.max_episode_steps, not self.spec.environment_arguments.reward_wrappers, self.spec.agent_count
-        )
+        # Without actors there is nothing to compare evaluations with.
+        compares = not (self.spec.environment_arguments.reward_wrappers or isinstance(self.replay, OfflineReplay))
+        self._plausibility = Plausibility(self.spec.max_episode_steps, compares, self.spec.agent_count)
         self._staleness = StalenessHistogram()
         self._ranges = ObservedRanges()
         self._versions = PublishedVersions(max_lag=MOST_STALE - 1)

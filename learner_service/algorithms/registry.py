@@ -18,7 +18,10 @@ from actorq.text import reason_of
 from learner_service.algorithms.base import Algorithm, is_on_policy, settings_of
 
 # Paths, so that a run imports only its own algorithm.
-_OURS = {name: f"learner_service.algorithms.{name}:{name.upper()}" for name in ALGORITHMS}
+_OURS = {
+    name: f"learner_service.algorithms.{'offline.' * each.for_stored_data}{name}:{name.upper()}"
+    for name, each in ALGORITHMS.items()
+}
 # Built-in algorithms that have a class of their own for policies with memory.
 _RECURRENT = {
     name: f"learner_service.algorithms.recurrent.{name}:Recurrent{name.upper()}" for name in ("dqn", "sac", "td3")

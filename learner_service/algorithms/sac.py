@@ -34,7 +34,7 @@ from actorq.config.algorithms import ActionSpace, SACConfig
 from actorq.errors import UserError
 from learner_service.algorithms.gradient import GradientAlgorithm
 from learner_service.batch import Batch
-from learner_service.networks import GaussianPolicy, TwinCritic
+from learner_service.networks import GaussianPolicy, LayerNormCritic, TwinCritic
 from learner_service.sparsity import Flops
 
 
@@ -107,7 +107,7 @@ class SAC(GradientAlgorithm):
 
     def kinds(self) -> tuple[Callable[..., GaussianPolicy], Callable[..., TwinCritic]]:
         """What makes policy and critics."""
-        return GaussianPolicy, TwinCritic
+        return GaussianPolicy, LayerNormCritic if self._settings.layer_norm else TwinCritic
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Update the critics, then policy and temperature, then the target critics."""

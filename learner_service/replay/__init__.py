@@ -17,3 +17,5 @@ from learner_service.replay.segment_buffer import SegmentBuffer
 from learner_service.replay.storage.sequences import MOST_ACTORS, LastSequences, SegmentSource, actor_key
 from learner_service.replay.storage.space import DiskWatch
 from learner_service.replay.storage.store import ReplayStore
+from learner_service.replay.stored.batches import MixedReplay, OfflineReplay, StoredRows, UpdateLimiter
+from learner_service.replay.stored.read_only import ReadOnlyStore

@@ -55,6 +55,11 @@ class ReplayBuffer(SegmentBuffer):
         else:
             self._await_enough(stored)
 
+    @property
+    def progress(self) -> int:
+        """Steps of the run's schedules so far: all inserted transitions."""
+        return self.total_transitions
+
     def empty_batch(self, size: int, allocate: Allocate = np.empty) -> Batch:
         """Columns with room for every batch of `size` transitions; see `n_step.empty_batch`."""
         return empty_batch(self.spec, size, self._returns.longest, self._store.batched, allocate)
@@ -73,7 +78,7 @@ class ReplayBuffer(SegmentBuffer):
             sampled = self._sampler.sample(size)
             while self._drop_damaged(sampled.rows):
                 sampled = self._sampler.sample(size)
-            returns = self._returns.at(self._store.total_transitions)
+            returns = self._returns.at(self.progress)
             batch = assemble(self._store, sampled.rows, returns, out)
             if self._goals is not None:
                 self._goals.replace(self._store, sampled, returns, batch)

@@ -11,7 +11,7 @@ from actorq.domain.policy import MAX_VERSION_STEP
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Membership, RunSpec, RunState
 from actorq.domain.trajectory import Evaluation, Role
-from actorq.errors import NotFoundError, UnavailableError
+from actorq.errors import ConflictError, NotFoundError, UnavailableError
 from learner_service.actors.credits import ActorStream
 from learner_service.actors.members import Member, taken_over
 from learner_service.actors.storage_thread import StorageThread
@@ -49,6 +49,8 @@ class Connections:
         self.lifecycle.require_here()
         self.lifecycle.require_restored()
         records, training = self.records, self.records.training
+        if role == "actor" and records.config.offline:
+            raise ConflictError("the run is offline: it learns from a data set, and takes no actors")
         before = records.members.known(name)
         tables: dict[Role, LastSequences] = {"evaluator": records.evaluations.sequences}
         if training is not None:

@@ -14,7 +14,7 @@ from learner_service.files import COMMANDS
 
 _NAME = "outcome.json"
 # Settings that decide when a run is over.
-_ENDS = ("target_return", "target_success", "max_environment_steps", "max_seconds")
+_ENDS = ("target_return", "target_success", "max_environment_steps", "max_seconds", "max_updates")
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +30,7 @@ class Outcome:
     policy: str = ""
     max_seconds: float | None = None
     target_success: float | None = None
+    max_updates: int = RunConfig.model_fields["max_updates"].default
 
     @classmethod
     def of(cls, state: RunState, elapsed_s: float, config: RunConfig, policy: str = "") -> "Outcome":

@@ -120,6 +120,9 @@ class Run:
         limit_s = self.records.config.max_seconds
         if limit_s is not None and self.training is not None and self.records.clock.elapsed_s >= limit_s:
             self.lifecycle.finish(RunState.BUDGET_ENDED)
+        config = self.records.config
+        if config.offline and self.training is not None and self.training.trainer.updates >= config.max_updates:
+            self.lifecycle.finish(RunState.BUDGET_ENDED)
         if self._shares is not None and self.training is not None:
             # An actor reports at this interval, even while its environments hang.
             silent_s = max(PATIENCE_S, _MISSED_REPORTS * self.records.config.actor.report_period_s)

@@ -138,6 +138,11 @@ class SampledBatches(Batches):
         self._priorities = np.empty(0, np.float32)
 
     @property
+    def steps(self) -> int:
+        """Steps of the run's schedules; of an offline run, updates."""
+        return self.buffer.progress
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the batch in use and the batch drawn ahead."""
         return self._prefetcher.nbytes

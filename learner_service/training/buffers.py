@@ -19,17 +19,22 @@ from learner_service.actors.credits import WINDOW
 from learner_service.algorithms.base import Algorithm, AnyAlgorithm, OnPolicyAlgorithm, is_on_policy
 from learner_service.replay import (
     DelayedReturns,
+    MixedReplay,
     ObservationMoments,
+    OfflineReplay,
     OtherGoals,
     PrioritizedSampler,
     RateLimiter,
+    ReadOnlyStore,
     ReplayBuffer,
     ReplayStore,
     Returns,
     SequenceReplay,
     SequenceSampler,
     SequenceShape,
+    StoredRows,
     UniformSampler,
+    UpdateLimiter,
 )
 from learner_service.replay.storage.rows import segment_rows
 from learner_service.rollouts import PublishedVersions, RewardScale, RolloutQueue
@@ -43,8 +48,9 @@ def open_buffer(
     algorithm: AnyAlgorithm,
     rng: np.random.Generator,
     earlier_transitions: int,
+    stored: ReadOnlyStore | None = None,
 ) -> RolloutQueue | ReplayBuffer:
-    """The buffer below `directory`. earlier_transitions: total of the run, if its buffer was lost.
+    """The buffer below `directory`. earlier_transitions: total of the run, if its buffer was lost. stored: data set.
 
     Raises UserError when the settings do not fit the algorithm, and the errors of `ReplayStore.open`.
     """
@@ -55,8 +61,10 @@ def open_buffer(
     sampled = is_on_policy(algorithm)
     opened = partial(open_store, config, spec, directory, sampled=sampled, earlier_transitions=earlier_transitions)
     if is_on_policy(algorithm):
+        if stored is not None:
+            raise UserError(f"dataset: expected an algorithm with a replay, got {config.algorithm}, which is on-policy")
         return _open_queue(config, spec, algorithm, opened, moments)
-    return _open_replay(config, spec, cast(Algorithm, algorithm), opened, moments, rng)
+    return _open_replay(config, spec, directory, cast(Algorithm, algorithm), opened, moments, rng, stored)
 
 
 def _open_queue(
@@ -90,19 +98,24 @@ def _open_queue(
 def _open_replay(
     config: RunConfig,
     spec: EnvironmentSpec,
+    directory: Path,
     algorithm: Algorithm,
     opened: Callable[[], ReplayStore],
     moments: ObservationMoments | None,
     rng: np.random.Generator,
+    stored: ReadOnlyStore | None,
 ) -> ReplayBuffer:
     check_one_step(config, spec, algorithm)
     returns, replay, pace = _returns(config, algorithm), config.replay, config.rate_limiter
     config.dynamic_capacity_of(spec)
+    bound, batch_size = getattr(algorithm, "reward_bound", None), algorithm.batch_size
+    scale = None if bound is None else RewardScale(algorithm.discount, bound)
+    if stored is not None and config.offline:
+        updates = UpdateLimiter(config.max_updates * batch_size, time.monotonic)
+        return OfflineReplay(stored, rng, updates, returns, batch_size, directory.parent, moments, scale)
     store = opened()
     limiter = RateLimiter(pace.samples_per_insert, replay.min_size, pace.error_buffer, time.monotonic)
     betas = (replay.importance_exponent, replay.importance_exponent_end)
-    bound = getattr(algorithm, "reward_bound", None)
-    scale = None if bound is None else RewardScale(algorithm.discount, bound)
     if memory := config.memory:
         shape = SequenceShape(memory.burn_in, memory.sequence_length, returns.longest.n_step - 1, memory.state_size)
         alpha = replay.priority_exponent if replay.prioritized else 0.0
@@ -116,7 +129,11 @@ def _open_replay(
     names, goals = HindsightColumns(config.copies_of(spec)), None
     if spec.goal is not None and names.copies:
         goals = OtherGoals(spec.goal, names, rng)
-    return ReplayBuffer(store, sampler, limiter, returns, moments, goals, scale)
+    parts = (store, sampler, limiter, returns, moments, goals, scale)
+    if stored is None:
+        return ReplayBuffer(*parts)
+    rows = config.dataset.rows_of(batch_size)
+    return MixedReplay(*parts, stored=StoredRows(stored, rng), minibatch=batch_size, rows=rows)
 
 
 def open_store(
@@ -137,7 +154,7 @@ def _returns(config: RunConfig, algorithm: Algorithm) -> Returns | DelayedReturn
     if multi_step is None:
         return first
     longest = Returns(multi_step.n_step, algorithm.discount, clip, windows)
-    return DelayedReturns(first, longest, multi_step.after * config.max_environment_steps)
+    return DelayedReturns(first, longest, multi_step.after * config.budget)
 
 
 def check_one_step(config: RunConfig, spec: EnvironmentSpec, algorithm: Algorithm) -> None:

@@ -194,7 +194,7 @@ class Trainer:
         # The first updates of this process start the mean.
         share = _LOSS_SHARE if self.made_updates else 1.0
         with self.quantization_aware.applied(self.updates, steps):
-            learned = batches.learn(min(1.0, steps / self.config.max_environment_steps))
+            learned = batches.learn(min(1.0, steps / self.config.budget))
         if not math.isfinite(learned.loss):
             # After divergence, no priority is set, and nothing is published or saved. The quantizer would refuse the
             # policy, and actors would wait for a new policy.

@@ -23,12 +23,13 @@ from actorq.statefiles.tolerance import Tolerated
 from learner_service.actors.intake import Intake
 from learner_service.algorithms import make_algorithm
 from learner_service.algorithms.base import Algorithm, AnyAlgorithm, is_on_policy
+from learner_service.datasets.of_run import open_dataset
 from learner_service.files import GRAPH_CACHE
 from learner_service.networks.precision import FP32
 from learner_service.policy.graph_cache import cached_policy_graph
 from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.quantization.quantization_aware import QuantizationAware
-from learner_service.replay import DiskWatch, DynamicCapacity, Flusher, ReplayBuffer, SegmentBuffer
+from learner_service.replay import DiskWatch, DynamicCapacity, Flusher, ReadOnlyStore, ReplayBuffer, SegmentBuffer
 from learner_service.rollouts import RolloutQueue
 from learner_service.training.batches import Batches, RolloutBatches, SampledBatches, dynamic_capacity
 from learner_service.training.buffers import check_sizes, open_buffer, open_store
@@ -62,6 +63,8 @@ class Training:
     dynamic_capacity: DynamicCapacity | None = None
     threads: Threads | None = None
     """The measured number of torch's threads; None for a configured one."""
+    dataset: str = ""
+    """Digest of the run's stored data; empty without."""
 
     def start(self, graph: PolicyGraph) -> None:
         """Publish the first policy and start training."""
@@ -92,6 +95,7 @@ class Training:
                 "intake": self.intake.state(),
                 "quantization_aware": self.quantization_aware.state(),
                 **({} if self.threads is None else {"torch_threads": asdict(self.threads)}),
+                **({"dataset": self.dataset} if self.dataset else {}),
             },
         )
         # The checkpoint's transitions must be on the disk.
@@ -155,7 +159,8 @@ def build_training(
     rng = np.random.default_rng(config.seed)
     values = state.values if state else {}
     threads = _choose_threads(config, spec, algorithm, device, values)
-    replay = _open_replay(config, spec, directory / "replay", algorithm, rng, values, source)
+    stored = open_dataset(config, spec, values)
+    replay = _open_replay(config, spec, directory / "replay", algorithm, rng, values, source, stored)
     with ExitStack() as opened:
         opened.callback(replay.close)
         newest = max(published, values.get("version", 0))
@@ -185,6 +190,7 @@ def build_training(
     training = Training(
         *(config, spec, algorithm, replay, intake, publisher, trainer, batches, aware, flusher, rng, dynamic),
         threads=threads,
+        dataset=stored.digest if stored else "",
     )
     return training, graph
 
@@ -236,12 +242,13 @@ def _open_replay(
     rng: np.random.Generator,
     values: Mapping[str, Any],
     source: Source | None,
+    stored: ReadOnlyStore | None,
 ) -> RolloutQueue | ReplayBuffer:
     """The replay or queue. A new run may begin with the transitions of `source`. values: of the checkpoint, if any."""
     try:
         if source is not None and config.init_replay:
             begin_replay(source, directory, partial(open_store, config, spec))
-        return open_buffer(config, spec, directory, algorithm, rng, values.get("limiter", {}).get("stored", 0))
+        return open_buffer(config, spec, directory, algorithm, rng, values.get("limiter", {}).get("stored", 0), stored)
     except (ConflictError, ExhaustedError) as error:
         raise UserError(str(error)) from error
 
@@ -261,7 +268,7 @@ def _quantization_aware(
 ) -> QuantizationAware:
     """The run's quantization-aware training, off if the run does not use it. values: of the checkpoint, if any."""
     after = config.learner.quantization_aware_after
-    starts_at = None if after is None else after * config.max_environment_steps
+    starts_at = None if after is None else after * config.budget
     fake = FakeQuantization(algorithm.policy, graph, config.learner.quantization_aware_bits)
     aware = QuantizationAware(fake, starts_at)
     # Older checkpoints do not have this state.

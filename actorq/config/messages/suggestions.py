@@ -86,12 +86,21 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 """Names in other libraries, and the settings here with the same meaning: whole names, or the last part of a name."""
 
 
+# Sections of algorithms that only runs with stored data use.
+_RARE = ("td3bc.", "iql.")
+
+
 def suggestion(name: str, known: Iterable[str], preferred: str = "") -> str:
     """The known name that the user probably means, as a clause of an error; empty if there is none.
 
     Names are flags, dotted settings or environment variables. Names that begin with `preferred` come first.
     """
-    ordered = sorted(known, key=lambda each: (not (preferred and each.startswith(preferred)), len(each), each))
+
+    def order(each: str) -> tuple[object, ...]:
+        is_other = not (preferred and each.startswith(preferred))
+        return is_other, _plain(each).startswith(_RARE), len(each), each
+
+    ordered = sorted(known, key=order)
     if not _plain(name).startswith("no_"):
         ordered = [each for each in ordered if not each.startswith("--no-")]
     found = next((each for group in (_meant, _completed, _near) for each in group(name, ordered)), "")

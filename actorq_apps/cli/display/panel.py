@@ -75,7 +75,7 @@ def render(
     gap: list[RenderableType] = [] if low else [Text()]
     parts: list[RenderableType] = [_header(view, elapsed_s, inner)]
     if view.status is not None:
-        parts += [_progress(view.status, inner), *gap, _returns(view, view.status, inner), *gap]
+        parts += [_progress(view, view.status, inner), *gap, _returns(view, view.status, inner), *gap]
         parts += [_figures(view.status, inner), _costs(view.status), *gap]
     events = tuple(view.events)[-2 if low else 0 :]
     texts = [Text(f"· {text}", style="dim", no_wrap=True, overflow="ellipsis") for text in events]
@@ -106,12 +106,13 @@ def _header(view: RunView, elapsed_s: float, width: int) -> RenderableType:
     return grid
 
 
-def _progress(status: RunStatus, width: int) -> RenderableType:
-    steps = f"{status.environment_steps:,} / {status.max_environment_steps:,} environment steps"
+def _progress(view: RunView, status: RunStatus, width: int) -> RenderableType:
+    done, budget, unit = view.progress(status)
+    steps = f"{done:,} / {budget:,} {unit}"
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=width - len(steps) - 1)
     grid.add_column(justify="right", width=len(steps))
-    bar = ProgressBar(status.max_environment_steps, min(status.environment_steps, status.max_environment_steps))
+    bar = ProgressBar(budget, min(done, budget))
     grid.add_row(bar, steps)
     return grid
 

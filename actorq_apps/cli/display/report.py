@@ -51,6 +51,8 @@ def _larger_budget(config: RunConfig, summary: dict[str, Any]) -> str:
         return ""
     if config.max_seconds is not None and summary.get("wall_clock_s", 0.0) >= config.max_seconds:
         return f" --max-seconds {2 * config.max_seconds:g}"
+    if config.offline:
+        return f" --max-updates {2 * config.max_updates}"
     return f" --max-environment-steps {2 * config.max_environment_steps}"
 
 

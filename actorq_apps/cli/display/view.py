@@ -7,6 +7,7 @@ from typing import get_args
 
 import psutil
 
+from actorq.config.run_config import RunConfig
 from actorq.domain.status import ActorStatus, RunStatus
 from actorq.domain.trajectory import Role
 from actorq_apps.cli.display import fidelity
@@ -44,15 +45,30 @@ Resources = tuple[int, float]
 
 
 class RunView:
-    """Everything that a display shows of a run. It follows the run's status, processes and events."""
+    """Everything that a display shows of a run. It follows the run's status, processes and events.
 
-    def __init__(self, title: str, environment: str, algorithm: str) -> None:
+    max_updates: updates that end an offline run; None for other runs.
+    """
+
+    def __init__(self, title: str, environment: str, algorithm: str, max_updates: int | None = None) -> None:
         self.title, self.environment, self.algorithm = title, environment, algorithm
+        self.max_updates = max_updates
         self.status: RunStatus | None = None
         self.evaluations: list[float] = []
         self.events: deque[str] = deque(maxlen=_EVENTS_KEPT)
         self._evaluation_sequence: tuple[int, int] | None = None
         self._processes: dict[str, ProcessView] = {}
+
+    @classmethod
+    def of(cls, title: str, config: RunConfig) -> "RunView":
+        """The view of a run with these settings."""
+        return cls(title, config.environment, config.algorithm, config.max_updates if config.offline else None)
+
+    def progress(self, status: RunStatus) -> tuple[int, int, str]:
+        """The used part of the run's budget, the budget, and its unit."""
+        if self.max_updates is not None:
+            return status.updates, self.max_updates, "updates"
+        return status.environment_steps, status.max_environment_steps, "environment steps"
 
     @property
     def state(self) -> str:

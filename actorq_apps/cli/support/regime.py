@@ -44,7 +44,7 @@ def fit_regime(
     profile: a file of `actorq profile --json`; None to measure. is_measurable: whether processes can make the
     environment. Raises UserError if the file is unreadable or belongs to another run.
     """
-    if config.algorithm in ON_POLICY:
+    if config.algorithm in ON_POLICY or config.offline:
         return Fitted(config)
     kept = config.rate_limiter.samples_per_insert if settings.has(given, _SAMPLES) else None
     actors = config.actors if "actors" in given else None

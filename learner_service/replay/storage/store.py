@@ -71,7 +71,7 @@ class ReplayStore:
         spec: EnvironmentSpec,
         columns: Columns,
         directory: SegmentDirectory,
-        lock: WriterLock,
+        lock: WriterLock | None,
         machine: Machine,
     ) -> None:
         self.spec = spec
@@ -248,7 +248,7 @@ class ReplayStore:
 
     def close(self) -> None:
         """Flush, and unlock the directory. Do not use the store afterwards."""
-        if self._lock.closed:
+        if self._lock is None or self._lock.closed:
             return
         try:
             self.flush()

@@ -25,8 +25,10 @@ DEVICE = torch.device(os.environ.get("TEST_DEVICE", "cpu"))
 of_the_cpu = pytest.mark.skipif(DEVICE.type != "cpu", reason="is about the CPU")
 
 ALGORITHMS = ("dqn", "d4pg", "td3", "sac")
+# For stored data. Their policies stay near its actions.
+STORED_DATA = ("td3bc", "iql")
 # With those that support dense networks on vectors only.
-ALL_ALGORITHMS = (*ALGORITHMS, "xqc")
+ALL_ALGORITHMS = (*ALGORITHMS, *STORED_DATA, "xqc")
 BATCH = 32
 # The lowest return that D4PG's critic can express here, used to probe all algorithms.
 LOWEST = -10.0
@@ -52,6 +54,8 @@ _SECTIONS: dict[str, dict[str, Any]] = {
     "td3": {"hidden_sizes": (32, 32), "learning_rate": 3e-3, "target_rate": 0.05},
     # So little entropy that values and best actions are those of the rewards alone.
     "sac": {"hidden_sizes": (32, 32), "learning_rate": 3e-3, "target_rate": 0.05, "temperature": 1e-3},
+    "td3bc": {"hidden_sizes": (32, 32), "learning_rate": 3e-3, "target_rate": 0.05},
+    "iql": {"hidden_sizes": (32, 32), "learning_rate": 3e-3, "target_rate": 0.05},
     "xqc": {
         **{"policy_sizes": (32, 32), "critic_sizes": (32, 32), "learning_rate": 3e-3, "target_rate": 0.05},
         **{"learning_rate_end": 1e-4, "learning_rate_updates": 8, "value_min": LOWEST, "value_max": 10.0},
@@ -74,7 +78,9 @@ def make(name: str, spec: EnvironmentSpec | None = None, seed: int = 1, **change
     own = ("normalize_observations", "network", "learner", "sparsity")
     run = {key: changes.pop(key) for key in own if key in changes}
     section = {"batch_size": BATCH, "n_step": 1, **_SECTIONS[name], **changes}
-    config = RunConfig.model_validate({"algorithm": name, name: section, "seed": seed, **run})
+    config = RunConfig.model_validate(
+        {"algorithm": name, name: section, "seed": seed, "normalize_observations": False, **run}
+    )
     return make_algorithm(config, spec or spec_of(name), DEVICE)
 
 

@@ -16,6 +16,8 @@ from actorq.config.run_config import RunConfig
 from learner_service.algorithms.d4pg import D4PG
 from learner_service.algorithms.dqn import DQN
 from learner_service.algorithms.gradient import GradientAlgorithm
+from learner_service.algorithms.offline.iql import IQL
+from learner_service.algorithms.offline.td3bc import TD3BC
 from learner_service.algorithms.sac import SAC
 from learner_service.algorithms.td3 import TD3
 from learner_service.algorithms.xqc import XQC
@@ -26,7 +28,15 @@ from tests.learner_service.algorithms.algorithm_parts import hidden, ones, rando
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
-CLASSES: dict[str, type[GradientAlgorithm]] = {"dqn": DQN, "d4pg": D4PG, "td3": TD3, "sac": SAC, "xqc": XQC}
+CLASSES: dict[str, type[GradientAlgorithm]] = {
+    "dqn": DQN,
+    "d4pg": D4PG,
+    "td3": TD3,
+    "sac": SAC,
+    "xqc": XQC,
+    "td3bc": TD3BC,
+    "iql": IQL,
+}
 # So wide that hidden layers may be in bfloat16.
 BATCH, SIZES = 256, (256, 256)
 

@@ -34,7 +34,9 @@ OTHER: dict[str, dict[str, Any]] = {
     "d4pg": {"target_update_period": 2, "n_step": 3, "policy_delay": 2},
     # Of three updates the first two have their targets together, then the third one, in turn.
     "td3": {"policy_delay": 2, "target_noise": 0.0},
-    "sac": {"temperature": None},
+    "sac": {"temperature": None, "layer_norm": True},
+    "td3bc": {"policy_delay": 2, "alpha": 1.0},
+    "iql": {"expectile": 0.9, "max_weight": 2.0},
     "xqc": {"temperature": 0.1, "policy_delay": 1, "unit_rows": False},
 }
 CASES: dict[str, dict[str, Any]] = {

@@ -62,7 +62,9 @@ def test_an_installed_package_adds_an_algorithm_as_an_entry_point(monkeypatch: p
 
     monkeypatch.setattr(registry, "entry_points", installed)
     assert algorithm_class("patient").name == "patient-dqn"
-    with pytest.raises(UserError, match="expected dqn, d4pg, td3, sac, xqc, ppo, impala, patient, or MODULE:CLASS"):
+    with pytest.raises(
+        UserError, match="expected dqn, d4pg, td3, sac, xqc, ppo, impala, td3bc, iql, patient, or MODULE:CLASS"
+    ):
         algorithm_class("hasty")
 
 

@@ -17,6 +17,7 @@ from learner_service.quantization.fake_quantization import FakeQuantization
 from tests.learner_service.algorithms.algorithm_parts import (
     ALGORITHMS,
     BATCH,
+    STORED_DATA,
     act,
     make,
     of_the_cpu,
@@ -39,7 +40,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=ALGORITHMS)
+@pytest.fixture(params=(*ALGORITHMS, *STORED_DATA))
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -23,6 +23,7 @@ def source(sequence: int, name: str = "actor-0", incarnation: int = 7) -> Segmen
 
 def kill(store: ReplayStore) -> None:
     """End the store like SIGKILL: its lock is free, and nothing else happens."""
+    assert store._lock is not None
     store._lock.close()
 
 

@@ -1,0 +1,1 @@
+"""Twin critics with further layers: layer normalization, and a value of states."""
