@@ -112,12 +112,12 @@ def make_environments(
         critics = CriticParts(arguments.critic_leaves, left_out=evaluated)
         ours: tuple[Any, ...] = ()
         if path == _AGENTS:
-            ours = before_reset, critics, arguments.agent_identity
+            ours = before_reset, critics, arguments
         elif path in (_GYMNASIUM, _OF_CALLER):
-            ours = wrappers, before_reset, critics, arguments.agent_identity
+            ours = wrappers, before_reset, critics, arguments
         theirs = (factory,) if path == _OF_CALLER else ()
         made: Environments = make(*theirs, environment_id, count, rendered, *ours, **arguments.keywords)
-        _check_identity(made, arguments)
+        _check_agents(made, arguments)
         _check_planes(made)
         made.spec = replace(made.spec, environment_arguments=arguments)
     except UnsupportedObservationsError as error:
@@ -193,14 +193,16 @@ def _check_planes(made: Environments) -> None:
         )
 
 
-def _check_identity(made: Environments, arguments: EnvironmentArguments) -> None:
-    """Raise UserError if observations should name the agent, and there is only one."""
-    if arguments.agent_identity != "none" and not made.spec.agents:
-        made.close()
-        raise UserError(
-            f"agents.identity {arguments.agent_identity}: expected an environment with several agents, got "
-            f"{made.spec.environment_id}, which has one; leave agents.identity out"
-        )
+def _check_agents(made: Environments, arguments: EnvironmentArguments) -> None:
+    """Raise UserError for settings of several agents if there is only one."""
+    asked = (("identity", arguments.agent_identity, "none"), ("critic", arguments.agent_critic, "own"))
+    for name, value, usual in asked if not made.spec.agents else ():
+        if value != usual:
+            made.close()
+            raise UserError(
+                f"agents.{name} {value}: expected an environment with several agents, got {made.spec.environment_id}, "
+                f"which has one; leave agents.{name} out"
+            )
 
 
 def _wrapper(name: str, keywords: Mapping[str, Any]) -> Callable[..., Any]:

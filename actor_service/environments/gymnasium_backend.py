@@ -22,7 +22,7 @@ from actor_service.environments.spaces.critics import NO_PARTS, CriticParts
 from actor_service.environments.spaces.described import JoinedObservations, spec_of, with_one_observation, wrapper_of
 from actor_service.environments.spaces.packing import mask_source
 from actor_service.goals.rewards import GoalRewards
-from actorq.domain.environments import AgentIdentity
+from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
 from actorq.errors import UserError
 
 Environment = gymnasium.Env[Any, Any]
@@ -56,7 +56,7 @@ def make(
     wrappers: Sequence[Wrap] = (),
     before_reset: Callable[[], None] = lambda: None,
     critics: CriticParts = NO_PARTS,
-    identity: AgentIdentity = "none",
+    arguments: EnvironmentArguments = NO_ARGUMENTS,
     /,
     **keywords: Any,
 ) -> Environments:
@@ -71,7 +71,7 @@ def make(
         __import__(module)
     own = None if name in gymnasium.registry or not module else _attribute(sys.modules[module], name)
     if own is not None:
-        return make_by(own, environment_id, count, rendered, wrappers, before_reset, critics, identity, **keywords)
+        return make_by(own, environment_id, count, rendered, wrappers, before_reset, critics, arguments, **keywords)
     origin = _of_registry(environment_id, gymnasium.spec(name))
     return _make(origin, environment_id, count, rendered, wrappers, before_reset, critics, **keywords)
 
@@ -84,13 +84,13 @@ def make_by(
     wrappers: Sequence[Wrap] = (),
     before_reset: Callable[[], None] = lambda: None,
     critics: CriticParts = NO_PARTS,
-    identity: AgentIdentity = "none",
+    arguments: EnvironmentArguments = NO_ARGUMENTS,
     /,
     **keywords: Any,
 ) -> Environments:
     """A batch of environments that `factory` makes. The id is only a name. Otherwise as `make`.
 
-    They may have several agents. identity: see `EnvironmentArguments`.
+    They may have several agents. arguments: what the agents and their critics see.
     """
     try:
         return _make(_of_factory(factory), environment_id, count, rendered, wrappers, before_reset, critics, **keywords)
@@ -101,7 +101,7 @@ def make_by(
                 "agents"
             ) from None
         limit = keywords.get("max_episode_steps")
-        return make_found(found, environment_id, count, before_reset, critics, identity, limit)
+        return make_found(found, environment_id, count, before_reset, critics, arguments, limit)
 
 
 def _of_registry(environment_id: str, registered: EnvSpec) -> _Origin:

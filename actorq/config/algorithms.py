@@ -312,7 +312,7 @@ FIXED = (
     *("environment", "environment_args", "environment_wrappers", "image_layout", "critic_leaves"),
     *("algorithm", "algorithm_args"),
     *("network", "normalize_observations", "replay.capacity", "hindsight.copies", "init_from", "init_replay"),
-    *("memory.kind", "memory.units", "agents.identity", "offline"),
+    *("memory.kind", "memory.units", "agents.identity", "agents.critic", "offline"),
     *(f"{name}.{setting}" for name, settings in ALGORITHMS.items() for setting in settings.fixed),
 )
 
@@ -323,10 +323,13 @@ def taking(*kinds: str) -> list[str]:
     return [name for name, settings in fitting.items() if not settings.for_stored_data]
 
 
-def no_critic(name: str, kinds: Sequence[str]) -> UserError:
-    """The error for critic leaves with an algorithm without a critic. kinds: of the actions."""
+def no_critic(name: str, kinds: Sequence[str], setting: str) -> UserError:
+    """The error for critics that see more, with an algorithm without a critic.
+
+    kinds: of the actions. setting: by which critics would see more.
+    """
     others = [each for each in taking(*kinds) if ALGORITHMS[each].has_critic]
     return UserError(
-        f"critic_leaves: algorithm {name} has no critic apart from the policy, which would see these leaves; choose "
-        f"{' or '.join(others)}, or leave --critic-leaves out"
+        f"{setting}: algorithm {name} has no critic apart from the policy, which would see the same; choose "
+        f"{' or '.join(others)}, or leave {setting.split()[0]} out"
     )

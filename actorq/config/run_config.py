@@ -378,8 +378,16 @@ class RunConfig(Settings):
         """Keyword arguments, wrappers and critic leaves of the environment."""
         wrappers = tuple(each for wrapper in self.environment_wrappers for each in wrapper.items())
         return EnvironmentArguments(
-            *(self.environment_args, wrappers, self.image_layout, self.critic_leaves, self.agents.identity)
+            *(self.environment_args, wrappers, self.image_layout, self.critic_leaves),
+            *(self.agents.identity, self.agents.critic),
         )
+
+    @property
+    def sight_of_critics(self) -> str:
+        """The setting by which critics see more than the policy; empty if there is none."""
+        if self.critic_leaves:
+            return "critic_leaves"
+        return "" if self.agents.critic == "own" else f"agents.critic {self.agents.critic}"
 
     def resolved_quantizer(self) -> sections.QuantizerConfig:
         """The quantizer's settings with `compensate` resolved.

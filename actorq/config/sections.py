@@ -20,7 +20,7 @@ from actorq.config.numbers import (
 )
 from actorq.config.schemes import SchemeName
 from actorq.config.settings import DefaultText, Settings
-from actorq.domain.environments import AgentIdentity
+from actorq.domain.environments import AgentCritic, AgentIdentity
 from actorq.domain.limits import MAX_GOAL_COPIES, MAX_SEGMENT_BYTES, USUAL_SEGMENT_BYTES
 from actorq.transport.options import Certificates, ServerLimits
 from actorq.transport.security.access import Access
@@ -162,6 +162,9 @@ class AgentsConfig(Settings):
 
     identity: AgentIdentity = Field(
         "none", description="what observations also say of the agent: none, or its number as a one-hot vector: one-hot"
+    )
+    critic: AgentCritic = Field(
+        "own", description="what critics also see: own: nothing; joint: all agents' observations; state: state()"
     )
 
 

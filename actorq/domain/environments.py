@@ -9,10 +9,12 @@ from actorq.errors import InvalidInputError
 
 ImageLayout = Literal["auto", "channels-first", "channels-last"]
 AgentIdentity = Literal["none", "one-hot"]
+AgentCritic = Literal["own", "joint", "state"]
 _LIBRARY = "gymnasium.wrappers"
 # Gymnasium's wrappers that change only rewards, and those that keep statistics of observations.
 _OF_REWARDS = ("NormalizeReward", "TransformReward", "ClipReward")
 _OF_STATISTICS = ("NormalizeObservation",)
+_CHOICES = {"image_layout": ImageLayout, "agent_identity": AgentIdentity, "agent_critic": AgentCritic}
 # Bound on the text of all arguments.
 MAX_ARGUMENTS_BYTES = 8192
 _EXTERNAL = "external/"
@@ -27,6 +29,8 @@ class EnvironmentArguments:
     image_layout: the order of an image's axes; auto: inferred from their lengths.
     critic_leaves: paths of the parts of an observation that only critics see.
     agent_identity: what the observations of several agents also say of the agent; none: nothing.
+    agent_critic: what critics of several agents also see; own: nothing; joint: the observations of all agents; state:
+        the environment's state.
     """
 
     keywords: Mapping[str, Any] = field(default_factory=dict)
@@ -34,6 +38,7 @@ class EnvironmentArguments:
     image_layout: ImageLayout = "auto"
     critic_leaves: tuple[str, ...] = ()
     agent_identity: AgentIdentity = "none"
+    agent_critic: AgentCritic = "own"
 
     def __str__(self) -> str:
         return self.to_text() or "no arguments"
@@ -43,8 +48,8 @@ class EnvironmentArguments:
         if self == NO_ARGUMENTS:
             return ""
         values = asdict(self)
-        for name, usual in (("image_layout", "auto"), ("critic_leaves", ()), ("agent_identity", "none")):
-            if values[name] == usual:
+        for name in ("image_layout", "critic_leaves", "agent_identity", "agent_critic"):
+            if values[name] == getattr(NO_ARGUMENTS, name):
                 del values[name]
         return json.dumps(values, allow_nan=False)
 
@@ -75,14 +80,11 @@ class EnvironmentArguments:
             values = None
         match values:
             case {"keywords": dict(keywords), "wrappers": [*wrappers], **rest} if all(map(_is_wrapper, wrappers)):
-                layout, identity = rest.get("image_layout", "auto"), rest.get("agent_identity", "none")
-                leaves = rest.get("critic_leaves", [])
-                known = layout in get_args(ImageLayout) and identity in get_args(AgentIdentity)
+                leaves = rest.pop("critic_leaves", [])
+                known = all(name in _CHOICES and rest[name] in get_args(_CHOICES[name]) for name in rest)
                 if known and isinstance(leaves, list) and all(map(_is_text, leaves)):
                     made = tuple((path, arguments) for path, arguments in wrappers)
-                    return cls(
-                        *(keywords, made, cast(ImageLayout, layout), tuple(leaves), cast(AgentIdentity, identity))
-                    )
+                    return cls(keywords, made, critic_leaves=tuple(leaves), **cast(dict[str, Any], rest))
         raise InvalidInputError(
             "environment_arguments: expected JSON as "
             '{"keywords": {NAME: VALUE}, "wrappers": [["MODULE:CLASS", {NAME: VALUE}]]}'

@@ -160,6 +160,8 @@ def _settings(spec: EnvironmentSpec, config: RunConfig) -> Iterator[str]:
     yield f"{config.environments_per_actor} environments per actor (at most {most:,})"
     if config.agents.identity != "none":
         yield f"--agents.identity {config.agents.identity}"
+    if config.agents.critic != "own":
+        yield f"--agents.critic {config.agents.critic}"
     if spec.frame_stack > 1:
         yield f"{spec.frame_stack} frames stacked"
     elif spec.image is not None:

@@ -51,7 +51,7 @@ def fit_algorithm(
         config = sources.resolve(RunConfig, {"algorithm": CONTINUOUS_ALGORITHM})
     elif len(kinds) > 1 and may_choose:
         config = sources.resolve(RunConfig, {"algorithm": taking(*kinds)[0]})
-    elif config.critic_leaves and may_choose and _lacks_critic(config):
+    elif config.sight_of_critics and may_choose and _lacks_critic(config):
         others = (each for each in taking(*kinds) if ALGORITHMS[each].has_critic)
         config = sources.resolve(RunConfig, {"algorithm": next(others)})
     needed = ALGORITHMS[config.algorithm].actions if config.algorithm in ALGORITHMS else kinds
@@ -60,8 +60,8 @@ def fit_algorithm(
             f"algorithm {config.algorithm} needs {' or '.join(needed)} actions, but {config.environment} has "
             f"{' and '.join(kinds)} ones; for these there are: {', '.join(taking(*kinds))}"
         )
-    if config.critic_leaves and _lacks_critic(config):
-        raise no_critic(config.algorithm, kinds)
+    if config.sight_of_critics and _lacks_critic(config):
+        raise no_critic(config.algorithm, kinds, config.sight_of_critics)
     return fit_goals(config, sources.given[RunConfig], spec), spec
 
 

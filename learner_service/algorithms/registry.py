@@ -51,11 +51,11 @@ def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.devic
             "has_memory = True, or give --memory none"
         )
     if spec.critic_leaves and not getattr(algorithm, "has_critic", False):
-        raise no_critic(config.algorithm, spec.action_kinds)
-    if config.critic_leaves and not spec.critic_leaves:
+        raise no_critic(config.algorithm, spec.action_kinds, config.sight_of_critics or "critic_leaves")
+    if config.sight_of_critics and not spec.critic_leaves:
         raise UserError(
-            f"critic_leaves: expected an actor that hides {', '.join(config.critic_leaves)} from the policy, got one "
-            "that does not; run the learner and its actors with one version of ActorQ"
+            f"{config.sight_of_critics}: expected an actor whose policy does not see what its critics see, got another "
+            "one; run the learner and its actors with one version of ActorQ"
         )
     methods = getattr(algorithm, "sparsity_methods", ("dense",))
     for method in (config.sparsity.method, *sorted(config.sparsity.methods)):

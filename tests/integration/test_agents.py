@@ -84,6 +84,35 @@ def test_an_identity_lets_one_policy_act_differently_for_each_agent(tmp_path: Pa
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize(("critic", "environment"), [("joint", "Targets"), ("state", "WithState")])
+def test_critics_may_see_the_whole_team(tmp_path: Path, critic: str, environment: str) -> None:
+    run, policy = tmp_path / "run", tmp_path / "policy.onnx"
+    ended = actorq(
+        *("train", "--run-directory", str(run), "--environment", f"{MODULE}:{environment}", "--agents.critic", critic),
+        *("--algorithm", "ppo", "--target-return", "25.5", "--max-seconds", "120", *QUIET),
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "for critics only: a vector of " in ended.stdout
+    exported = actorq("export", str(run), "--output", str(policy))
+    assert exported.returncode == 0, exported.stderr
+    described = json.loads(policy.with_suffix(".json").read_text())
+    assert [each["name"] for each in described["environment"]["observations"]["leaves"]] == ["vector"]
+    assert list(described["inputs"]) == ["observations/vector"]
+    evaluated = actorq("evaluate", str(policy), "--episodes", "5", "--allow-modules", MODULE)
+    assert evaluated.returncode == 0, evaluated.stderr
+
+
+def test_an_algorithm_without_a_critic_refuses_a_joint_one_in_one_line(tmp_path: Path) -> None:
+    refused = actorq(
+        *("train", "--run-directory", str(tmp_path / "run"), "--environment", f"{MODULE}:Targets"),
+        *("--algorithm", "dqn", "--agents.critic", "joint", *QUIET),
+    )
+    assert refused.returncode == 2
+    assert "agents.critic joint: algorithm dqn has no critic apart from the policy" in refused.stderr
+    assert "choose ppo or impala, or leave agents.critic out" in refused.stderr
+
+
+@pytest.mark.timeout(240)
 def test_agents_may_have_a_memory(tmp_path: Path) -> None:
     run = tmp_path / "run"
     ended = actorq(

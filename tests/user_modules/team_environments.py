@@ -110,6 +110,22 @@ class Targets(Team):
 BEST = 10 + 7 + 10
 
 
+class WithState(Targets):
+    """The state has the targets of all agents. `state_space` is missing."""
+
+    def state(self) -> NDArray[np.float64]:
+        return np.array([float(self.targets[each]) for each in self.names])
+
+
+class WithPicture(WithState):
+    """The state is a picture, and the environment names its space."""
+
+    state_space = spaces.Box(0, 255, (8, 9, 3), np.uint8)
+
+    def state(self) -> NDArray[Any]:
+        return np.full((8, 9, 3), self.step_count, np.uint8)
+
+
 class ContinuousTargets(Targets):
     """Each agent is rewarded for an action near its target, a number from -1 to 1."""
 
@@ -164,6 +180,24 @@ class MaskedByInfo(Masked):
 
     def info(self, agent: str) -> dict[str, Any]:
         return {"action_mask": self.mask(agent)}
+
+
+class Pictures(Team):
+    """Agents see pictures."""
+
+    observed: spaces.Space[Any] = spaces.Box(0, 255, (8, 8, 3), np.uint8)
+
+    def observation(self, agent: str) -> Any:
+        return np.zeros((8, 8, 3), np.uint8)
+
+
+class NamedTeam(Team):
+    """Observations have a key that the run may add."""
+
+    observed: spaces.Space[Any] = spaces.Dict({"team": spaces.Box(0.0, 1.0, (2,), np.float32)})
+
+    def observation(self, agent: str) -> Any:
+        return {"team": np.zeros(2, np.float32)}
 
 
 class OtherSpaces(Team):

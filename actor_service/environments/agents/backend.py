@@ -13,11 +13,12 @@ from actor_service.environments.agents.door import AgentDoor, mask_source
 from actor_service.environments.agents.loop import AgentEnvironments
 from actor_service.environments.agents.recognized import AgentsFound, acts_in_turns, has_agents
 from actor_service.environments.agents.team import Parallel
+from actor_service.environments.agents.team_part import TeamPart, team_part
 from actor_service.environments.failures import kind_of
 from actor_service.environments.keywords import fitting_keywords
 from actor_service.environments.spaces.actions import sizes_of
 from actor_service.environments.spaces.critics import NO_PARTS, CriticParts
-from actorq.domain.environments import AgentIdentity
+from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
 from actorq.domain.limits import MAX_AGENTS
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
@@ -38,7 +39,7 @@ def make(
     rendered: bool,
     before_reset: Callable[[], None] = lambda: None,
     critics: CriticParts = NO_PARTS,
-    identity: AgentIdentity = "none",
+    arguments: EnvironmentArguments = NO_ARGUMENTS,
     /,
     *,
     max_episode_steps: int | None = None,
@@ -54,7 +55,7 @@ def make(
         return create(**keywords)
 
     return make_found(
-        AgentsFound(make_one(), make_one), environment_id, count, before_reset, critics, identity, max_episode_steps
+        AgentsFound(make_one(), make_one), environment_id, count, before_reset, critics, arguments, max_episode_steps
     )
 
 
@@ -64,11 +65,12 @@ def make_found(
     count: int,
     before_reset: Callable[[], None] = lambda: None,
     critics: CriticParts = NO_PARTS,
-    identity: AgentIdentity = "none",
+    arguments: EnvironmentArguments = NO_ARGUMENTS,
     max_episode_steps: int | None = None,
 ) -> AgentEnvironments:
     """A batch of environments of a function that has made the first one.
 
+    arguments: what the agents and their critics see.
     max_episode_steps: steps after which an episode is truncated; None for the environment's own limit.
     Raises UserError for an environment whose agents act in turns, or whose agents cannot share one policy.
     """
@@ -79,11 +81,12 @@ def make_found(
             f"environment_args: max_episode_steps must be a whole number from 1 to 2^32 - 1, got {max_episode_steps!r}"
         )
     try:
-        spec, doors = _described(environment_id, first, before_reset, critics, identity, limit)
+        spec, doors, part = _described(environment_id, first, before_reset, critics, arguments, limit)
     except UserError:
         first.close()
         raise
-    return AgentEnvironments(spec, doors, [first, *(found.make() for _ in range(count - 1))], found.make, limit)
+    environments = [first, *(found.make() for _ in range(count - 1))]
+    return AgentEnvironments(spec, doors, environments, found.make, limit, part)
 
 
 def _creator(environment_id: str) -> Callable[..., Any]:
@@ -125,10 +128,10 @@ def _described(
     first: Parallel,
     before_reset: Callable[[], None],
     critics: CriticParts,
-    identity: AgentIdentity,
+    arguments: EnvironmentArguments,
     limit: int,
-) -> tuple[EnvironmentSpec, list[AgentDoor]]:
-    """The spec, and the conversion of each agent. Raises UserError."""
+) -> tuple[EnvironmentSpec, list[AgentDoor], TeamPart | None]:
+    """The spec, the conversion of each agent, and the part of the team. Raises UserError."""
     if acts_in_turns(first):
         raise UserError(_of_turns(environment_id))
     if not has_agents(first):
@@ -143,12 +146,17 @@ def _described(
         )
     both = [(first.observation_space(each), first.action_space(each)) for each in first.possible_agents]
     mask = mask_source(first, both[0][0], sizes_of(both[0][1]), before_reset)
+    kind = arguments.agent_critic
+    # Evaluated environments may be without a state. Their observations lack this part, whatever its space is.
+    part = None if critics.left_out else team_part(kind, environment_id, first, both[0][0], before_reset)
+    space = part.space if part is not None else None if kind == "own" else spaces.Discrete(1)
     doors = [
-        AgentDoor(environment_id, *pair, mask, index, len(agents), critics, identity) for index, pair in enumerate(both)
+        AgentDoor(environment_id, *pair, mask, index, len(agents), critics, arguments.agent_identity, space)
+        for index, pair in enumerate(both)
     ]
     for name, door, pair in zip(agents, doors, both, strict=True):
         _check_same(environment_id, (agents[0], doors[0], both[0]), (name, door, pair))
-    return replace(doors[0].spec, agents=agents, max_episode_steps=limit), doors
+    return replace(doors[0].spec, agents=agents, max_episode_steps=limit), doors, part
 
 
 _Agent = tuple[str, AgentDoor, tuple[spaces.Space[Any], spaces.Space[Any]]]

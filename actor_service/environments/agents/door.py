@@ -19,8 +19,10 @@ from actorq.domain.leaves import ACTION_MASK
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 
-# Keys of an observation with the agent's identity. A Dict of the environment keeps its own keys.
+# Keys of an observation with further parts. A Dict of the environment keeps its own keys.
 _OBSERVATION, _AGENT = "observation", "agent"
+TEAM = "team"
+"""Key of the part that only critics see; see `TeamPart`."""
 # Attributes of PettingZoo's wrappers with the environment inside, and modules of all environments' base classes.
 _WRAPPED = ("env", "aec_env", "par_env")
 _OF_ALL = ("builtins", "typing", "abc", "pettingzoo.utils.env")
@@ -42,12 +44,21 @@ class AgentDoor:
         agents: int,
         critics: CriticParts,
         identity: AgentIdentity,
+        team: spaces.Space[Any] | None = None,
     ) -> None:
-        """mask: where the mask is. agent: index of the agent among `agents`. identity: see `EnvironmentArguments`."""
-        self._number = None if identity == "none" else agent
+        """mask: where the mask is. agent: index of the agent among `agents`. identity: see `EnvironmentArguments`.
+
+        critics: the parts that only critics see, without `team`. team: the space of the team's part; None without.
+        """
         self._is_dict = isinstance(observations, spaces.Dict)
-        if self._number is not None:
-            observations = _with_identity(environment_id, observations, agents)
+        self._own: dict[str, Any] = {} if identity == "none" else {_AGENT: agent}
+        self._has_team = team is not None and not critics.left_out
+        further: dict[str, spaces.Space[Any]] = {} if identity == "none" else {_AGENT: spaces.Discrete(agents)}
+        if team is not None:
+            further[TEAM] = team
+            critics = replace(critics, paths=(*critics.paths, TEAM))
+        if further:
+            observations = _with_parts(environment_id, observations, further)
         acting = with_one_action(_View(observations, actions))
         joint = wrapper_of(acting, JointActions)
         self._act = joint.action if joint else None
@@ -61,13 +72,14 @@ class AgentDoor:
         self.spec: EnvironmentSpec = replace(spec_of(environment_id, observed, joint, 0, None), goal=None)
         self._shape, self._dtype = self.spec.observations.shape, np.dtype(self.spec.observations.dtype)
 
-    def observation(self, value: Any, info: Mapping[str, Any], acts: bool) -> NDArray[Any]:
+    def observation(self, value: Any, info: Mapping[str, Any], acts: bool, team: Any = None) -> NDArray[Any]:
         """An observation as one array. The next call may overwrite it. acts: whether the agent acts after it.
 
-        Raises MisfitError when it does not fit its space.
+        team: the value of the team's part, if there is one. Raises MisfitError when it does not fit its space.
         """
-        if self._number is not None:
-            value = {**value, _AGENT: self._number} if self._is_dict else {_OBSERVATION: value, _AGENT: self._number}
+        further = {**self._own, TEAM: team} if self._has_team else self._own
+        if further:
+            value = {**value, **further} if self._is_dict else {_OBSERVATION: value, **further}
         if self._packed is not None:
             return self._packed.pack(value, info, acts)
         if self._joined is not None:
@@ -124,13 +136,15 @@ def _classes(environment: Any) -> Iterator[type]:
         environment = next((each for each in wrapped if each is not None), None)
 
 
-def _with_identity(environment_id: str, observations: spaces.Space[Any], agents: int) -> spaces.Space[Any]:
-    number = spaces.Discrete(agents)
+def _with_parts(
+    environment_id: str, observations: spaces.Space[Any], further: Mapping[str, spaces.Space[Any]]
+) -> spaces.Space[Any]:
     if not isinstance(observations, spaces.Dict):
-        return spaces.Dict({_OBSERVATION: observations, _AGENT: number})
-    if _AGENT in observations.spaces:
+        return spaces.Dict({_OBSERVATION: observations, **further})
+    for key in further.keys() & observations.spaces.keys():
+        setting = "agents.identity" if key == _AGENT else "agents.critic"
         raise UserError(
-            f"environment {environment_id}: agents.identity adds the key {_AGENT!r} to observations, which have it "
-            "already; leave agents.identity out, or rename the key"
+            f"environment {environment_id}: {setting} adds the key {key!r} to observations, which have it already; "
+            f"leave {setting} out, or rename the key"
         )
-    return spaces.Dict({**observations.spaces, _AGENT: number})
+    return spaces.Dict({**observations.spaces, **further})

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from actor_service.environments.agents.door import AgentDoor
 from actor_service.environments.agents.team import AgentsChangedError, Parallel, Taken, Team, of_agent
+from actor_service.environments.agents.team_part import TeamPart
 from actor_service.environments.failures import FAILURES, FaultLimits, failure_text
 from actor_service.environments.interface import OUT_OF_RANGE, Environments, Fault, Step
 from actor_service.environments.step_columns import StepColumns, success_of
@@ -31,6 +32,7 @@ class AgentEnvironments(Environments):
 
     doors: the conversion of each agent. make: makes one environment.
     limit: steps after which an episode is truncated for all agents; 0 if the environments truncate it.
+    part: what all critics see of the team; None without.
     """
 
     def __init__(
@@ -40,9 +42,10 @@ class AgentEnvironments(Environments):
         environments: Sequence[Parallel],
         make: Callable[[], Parallel],
         limit: int,
+        part: TeamPart | None = None,
     ) -> None:
         super().__init__(spec, len(environments))
-        self._doors, self._make, self._limit = doors, make, limit
+        self._doors, self._make, self._limit, self._part = doors, make, limit, part
         self._agents = len(doors)
         self._teams = [Team(each, spec.agents, spec.environment_id) for each in environments]
         metadata = getattr(environments[0], "metadata", None) or {}
@@ -118,19 +121,20 @@ class AgentEnvironments(Environments):
         if at_limit:
             taken.truncated |= {*taken.acted} - taken.ended
             team.living = []
+        found = {each: taken.observation(each) for each in (*taken.acted, *(taken.begun if team.living else ()))}
+        shared = None if self._part is None else self._part.value(team.environment, found)
         for agent in taken.acted:
             row = first + agent
             reward = taken.reward(agent)
             columns.rewards[row] = reward
             team.returns[agent] += reward
             acts = agent in team.living
-            seen = self._doors[agent].observation(taken.observation(agent), taken.info(agent), acts)
-            columns.observations[row] = seen
+            columns.observations[row] = self._doors[agent].observation(found[agent], taken.info(agent), acts, shared)
             if not acts:
                 columns.terminated[row] = agent in taken.terminated
                 columns.truncated[row] = agent in taken.truncated and agent not in taken.terminated
         for agent in taken.begun if team.living else ():
-            seen = self._doors[agent].observation(taken.observation(agent), taken.info(agent), True)
+            seen = self._doors[agent].observation(found[agent], taken.info(agent), True, shared)
             columns.observations[first + agent] = seen
         self._repeat(first, {*taken.acted, *team.living})
         if not team.living:
@@ -172,12 +176,12 @@ class AgentEnvironments(Environments):
     def _fill(self, index: int, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
         """Write the first observations of an episode."""
         team, first = self._teams[index], index * self._agents
-        for agent in team.living:
-            name = team.ids[agent]
-            found = infos.get(name)
-            info = found if isinstance(found, Mapping) else {}
-            value = of_agent(observations, name, "observations", "reset")
-            self._columns.observations[first + agent] = self._doors[agent].observation(value, info, True)
+        found = {each: of_agent(observations, team.ids[each], "observations", "reset") for each in team.living}
+        shared = None if self._part is None else self._part.value(team.environment, found)
+        for agent, value in found.items():
+            info = infos.get(team.ids[agent])
+            own = info if isinstance(info, Mapping) else {}
+            self._columns.observations[first + agent] = self._doors[agent].observation(value, own, True, shared)
         self._columns.rewards[first : first + self._agents] = 0.0
         self._repeat(first, {*team.living})
 
