@@ -57,11 +57,11 @@ def test_a_joint_critic_sees_all_agents_and_zeros_for_an_absent_one() -> None:
 def test_an_agent_that_leaves_sees_its_team_once_more() -> None:
     environments = team("Coded", "joint")
     environments.reset(0)
-    for step in range(4):
+    for _ in range(4):
         taken = environments.step(NONE)
     # Green has left at the end of step 3, with an observation of its own.
-    assert life_of(1, step) is not None
-    assert life_of(1, step + 1) is None
+    assert life_of(1, 3) is not None
+    assert life_of(1, 4) is None
     assert taken.terminated[1]
     flags = views(environments.spec.leaves, taken.observations)["critic_vector"][:3, 12:]
     np.testing.assert_array_equal(flags, [[1, 1, 1]] * 3)
