@@ -6,6 +6,7 @@ import logging
 import sys
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -81,7 +82,7 @@ class ExportedFile:
     def __init__(self, path: Path) -> None:
         """Raises UserError for a missing or damaged file."""
         model, description = read_exported(path)
-        self.spec = EnvironmentSpec.from_json(description["environment"])
+        self.spec = _of_one_agent(EnvironmentSpec.from_json(description["environment"]))
         float_layers = (LayerReport("policy", "float32", "exported"),)
         layers = float_layers if description.get("effective_scheme") == "fp32" else ()
         self._policy = Policy(
@@ -112,7 +113,7 @@ class RunFolder:
         self._run, self._version, self._scheme = RunDirectory(path), version, scheme
         self.changes = not version.isdecimal()
         RunPolicies(self._run)
-        self.spec = self._run.read_environment()
+        self.spec = _of_one_agent(self._run.read_environment().for_policy)
 
     def read(self) -> Policy:
         """The chosen version. Raises UserError when it is not stored in the scheme."""
@@ -205,6 +206,11 @@ class PolicyServer(Service):
             except ActorQError as error:
                 # The run may be writing, or its quantizer may have just removed the version.
                 _log.warning("the acting policy stays: %s", error)
+
+
+def _of_one_agent(spec: EnvironmentSpec) -> EnvironmentSpec:
+    """The environment of one of the agents that share a policy. A stream may have any number of them."""
+    return replace(spec, agents=())
 
 
 def command() -> int:

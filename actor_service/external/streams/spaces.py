@@ -73,6 +73,10 @@ class SimulatorSpaces:
             np.array_equal(*pair) for pair in zip(own.actions.bounds(), needed.actions.bounds(), strict=True)
         )
         seen = replace(own.observations, low=needed.observations.low, high=needed.observations.high)
+        if needed.leaves and not own.leaves:
+            # The run packed several arrays, but critics alone saw the others.
+            leaves = tuple(_joined(self.sent))
+            seen = replace(needed.observations, shape=(packed_nbytes(leaves),), leaves=leaves)
         spec = replace(
             needed,
             observations=seen,

@@ -15,6 +15,7 @@ from actor_service.external.serve import ExportedFile, PolicyServer, PolicySourc
 from actorq import load_policy, wire
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import Checkpoint, PolicyGraph
+from actorq.domain.leaves import CRITIC_VECTOR, Leaf
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import ConflictError, UnavailableError, UserError
 from actorq.process import EXIT_OK
@@ -25,18 +26,20 @@ from quantizer_service.store.store import PolicyStore
 from tests.actor_service.external.clients import Client
 from tests.actor_service.external.simulators import DEADLINE_S, opening, step
 from tests.builders.stored_policies import stored_run
+from tests.builders.structured import NUMBERS, packed, random_observations
 from tests.integration.training_run import actorq
-from tests.learner_service.algorithms.algorithm_parts import make, random_batch
+from tests.learner_service.algorithms.algorithm_parts import BOUNDED, make, random_batch
 
 SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), (2,), 500, 475.0)
 
 
-def trained(version: int) -> tuple[PolicyGraph, Checkpoint]:
+def trained(version: int, algorithm: str = "dqn", spec: EnvironmentSpec = SPEC) -> tuple[PolicyGraph, Checkpoint]:
     """A policy with other weights for each version."""
-    made = make("dqn", SPEC)
-    graph = export_policy_graph(made.policy, SPEC, made.takes_noise)
-    rows = random_batch(np.random.default_rng(0), SPEC, 64).observations
-    calibration = calibration_batch(rows, SPEC, made.takes_noise, seed=0)
+    made = make(algorithm, spec)
+    graph = export_policy_graph(made.policy, spec, made.takes_noise)
+    rng = np.random.default_rng(0)
+    rows = random_observations(rng, spec, 64) if spec.leaves else random_batch(rng, spec, 64).observations
+    calibration = calibration_batch(rows, spec, made.takes_noise, seed=0)
     tensors = {name: version * values for name, values in snapshot_parameters(made.policy).items()}
     return graph, Checkpoint(version, 10 * version, graph.digest, tensors, calibration, 0.0)
 
@@ -100,6 +103,20 @@ def test_a_served_policy_acts_as_a_loaded_one(kind: str, folder: Path, exported:
             assert set(action.policy_versions) == {1}
             assert action.scheme == "int8"
             assert not any(action.evaluating)
+
+
+def test_a_client_needs_neither_the_parts_of_critics_nor_the_other_agents(tmp_path: Path) -> None:
+    hidden = Leaf(CRITIC_VECTOR, "numbers", (2,), "float32", critic=True)
+    spec = replace(BOUNDED, observations=packed(NUMBERS, hidden), agents=("a", "b"))
+    graph, checkpoint = trained(1, "td3", spec)
+    root = stored_run(tmp_path / "run", graph, [checkpoint], spec=spec, environment=spec.environment_id).root
+    rows = np.random.default_rng(3).standard_normal((3, 3)).astype(np.float32)
+    with serving(RunFolder(root, "", "")) as (address, _, _):
+        client = Client(address)
+        numbers = replace(NUMBERS, name="")
+        client.open(opening(3, observations=(numbers,), actions=spec.actions, sizes=(), reward_threshold=None))
+        action = client.play(step(rows))
+        np.testing.assert_array_equal(wire.tensor_from_proto(action.actions), load_policy(root).predict(rows))
 
 
 def test_a_client_need_not_know_the_time_limit_and_needs_the_policys_spaces(exported: Path) -> None:
