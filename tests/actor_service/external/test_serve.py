@@ -14,8 +14,8 @@ import pytest
 from actor_service.external.serve import ExportedFile, PolicyServer, PolicySource, RunFolder, run
 from actorq import load_policy, wire
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import Checkpoint, PolicyGraph
 from actorq.domain.leaves import CRITIC_VECTOR, Leaf
+from actorq.domain.policy import Checkpoint, PolicyGraph
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import ConflictError, UnavailableError, UserError
 from actorq.process import EXIT_OK
