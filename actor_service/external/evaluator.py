@@ -46,4 +46,4 @@ class SimulatorEvaluator(Evaluator):
         if run.evaluation_sampling:
             sampled = Exploration((), (), sampling=run.evaluation_sampling)
             needs = row_exploration(spec, sampled, np.random.default_rng(0), ()).needs
-        return StreamEvaluation(self._marked, run.evaluation_episodes, 1, needs)
+        return StreamEvaluation(self._marked, spec, run.evaluation_episodes, 1, needs)

@@ -62,18 +62,18 @@ class EvaluationEpisodes:
 
     def __post_init__(self) -> None:
         self.rows = self.rows or self.environments.rows
-        self._spec = self.environments.spec
-        if (count := self.episodes * len(self._spec.agents)) > MAX_AGENT_RETURNS:
+        self.spec = self.environments.spec
+        if (count := self.episodes * len(self.spec.agents)) > MAX_AGENT_RETURNS:
             raise UserError(
-                f"evaluation.episodes: expected at most {MAX_AGENT_RETURNS // len(self._spec.agents)} episodes with "
-                f"{len(self._spec.agents)} agents, got {self.episodes}, which have {count} returns"
+                f"evaluation.episodes: expected at most {MAX_AGENT_RETURNS // len(self.spec.agents)} episodes with "
+                f"{len(self.spec.agents)} agents, got {self.episodes}, which have {count} returns"
             )
         self.needs = self._behaviors(0)[0].needs if self.sampling else ()
         """Roles of outputs that policies must have for `run`; see `BehaviorPolicy`."""
 
     def load(self, policy: Policy) -> OnnxPolicy:
         """Make a policy ready for `run`. Raises InvalidInputError when it does not fit the environment."""
-        return load_policy(policy, self._spec, self.rows, self.needs)
+        return load_policy(policy, self.spec, self.rows, self.needs)
 
     def run(
         self,
@@ -93,7 +93,7 @@ class EvaluationEpisodes:
         """
         started = time.monotonic()
         behaviors = self._behaviors(seed) if self.sampling else None
-        environments, stack = self.environments, FrameStack(self._spec, self.environments.rows)
+        environments, stack = self.environments, FrameStack(self.spec, self.environments.rows)
         shares = np.full(environments.count, self.episodes // environments.count)
         shares[: self.episodes % environments.count] += 1
         states = PolicyStates(environments.rows, policy.state_size) if policy.state_size else None
@@ -129,7 +129,7 @@ class EvaluationEpisodes:
             lengths=tuple(episode.length for episode in episodes),
             duration_s=time.monotonic() - started,
             successes=successes_of(episodes),
-            agents=self._spec.agents,
+            agents=self.spec.agents,
             agent_returns=tuple(each for episode in episodes for each in episode.agent_returns),
         )
 
@@ -148,13 +148,13 @@ class EvaluationEpisodes:
             self.counts.add_fault(fault.restarted)
             if failed >= MOST_FAILED:
                 raise ActorQError(
-                    f"environment {self._spec.environment_id} failed in {failed} episodes in a row; the last time: "
+                    f"environment {self.spec.environment_id} failed in {failed} episodes in a row; the last time: "
                     f"{fault.reason}"
                 ) from fault.error
         return failed
 
     def _picture(self) -> NDArray[np.uint8]:
-        what = f"environment {self._spec.environment_id}: a picture must be uint8[height, width, 3], got"
+        what = f"environment {self.spec.environment_id}: a picture must be uint8[height, width, 3], got"
         try:
             with self.watched:
                 picture = np.asarray(self.environments.render(0))
@@ -183,7 +183,7 @@ class EvaluationEpisodes:
             if behaviors is not None:
                 found.append(behaviors[number](policy, part).copy())
             else:
-                found.append(greedy_actions(self._spec, policy, policy(part)).copy())
+                found.append(greedy_actions(self.spec, policy, policy(part)).copy())
             if states is not None:
                 states.take(policy, rows)
         return np.concatenate(found)
@@ -191,8 +191,8 @@ class EvaluationEpisodes:
     def _behaviors(self, seed: int) -> list[BehaviorPolicy]:
         exploration = Exploration(epsilons=(), noise=(), sampling=self.sampling)
         generators = np.random.default_rng(seed).spawn(self.environments.rows // self.rows)
-        count = self.rows // self._spec.agent_count
-        return [behavior_policy(self._spec, exploration, count, generator) for generator in generators]
+        count = self.rows // self.spec.agent_count
+        return [behavior_policy(self.spec, exploration, count, generator) for generator in generators]
 
 
 def successes_of(episodes: Sequence[Episode]) -> tuple[bool, ...]:

@@ -71,9 +71,11 @@ class CpuBudget:
 class EpisodeRunner(Protocol):
     """Runs the episodes of an evaluation, as `EvaluationEpisodes` does.
 
+    spec: of the evaluated environments, which may be without leaves that only critics see.
     rows: observations per call of the policy. needs: roles of outputs that policies must have.
     """
 
+    spec: EnvironmentSpec
     rows: int
     needs: Collection[str]
 
@@ -113,8 +115,7 @@ class Evaluator(Participant):
         seeds = np.random.default_rng(membership.seed)
         sequence = 0
         hold = PolicyHold(self._quantizer)
-        # The environments of evaluations have no leaves that only critics see.
-        self._subscribe(episodes.environments.spec, run.scheme, episodes.rows, episodes.needs)
+        self._subscribe(episodes.spec, run.scheme, episodes.rows, episodes.needs)
         while not self._stop.is_set():
             self._activity = "waiting for a policy"
             policy = self._slot.wait(self._is_wanted, _WAIT_S)

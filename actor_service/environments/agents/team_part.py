@@ -65,7 +65,7 @@ def _joint(environment_id: str, observations: spaces.Space[Any], agents: int) ->
         joined, present = np.zeros((agents, size), np.float32), np.zeros(agents, np.int8)
         for agent, observation in found.items():
             try:
-                joined[agent] = spaces.flatten(seen, observation)
+                joined[agent] = np.asarray(spaces.flatten(seen, observation))
             except Exception:  # A value of an unknown type may raise any exception.
                 raise MisfitError(f"an observation must be in {seen}, got {kind_of(observation)}") from None
             present[agent] = 1

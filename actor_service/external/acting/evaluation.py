@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from actor_service.external.acting.sizes import SizedPolicy
 from actor_service.policies.policy import OnnxPolicy
 from actor_service.roles.evaluation import successes_of
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import UnavailableError
 
@@ -77,6 +78,7 @@ class StreamEvaluation:
     """Evaluates policies for the evaluator, as `EvaluationEpisodes` does with environments of its own."""
 
     marked: MarkedEpisodes
+    spec: EnvironmentSpec
     episodes: int
     rows: int
     needs: Collection[str] = ()

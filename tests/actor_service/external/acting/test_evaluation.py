@@ -21,7 +21,7 @@ def begun(marked: MarkedEpisodes, episodes: int, stop: threading.Event) -> "Futu
 
     def run() -> None:
         try:
-            found.set_result(StreamEvaluation(marked, episodes, 1).run(POLICY, 0, 3, stop))
+            found.set_result(StreamEvaluation(marked, SPEC, episodes, 1).run(POLICY, 0, 3, stop))
         except UnavailableError as error:
             found.set_exception(error)
 
