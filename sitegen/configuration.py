@@ -24,6 +24,7 @@ _OF_PROCESSES = {
     "actorq learner": "learner_service.process",
     "actorq quantizer": "quantizer_service.process",
     "actorq actor": "actor_service.process",
+    "actorq serve": "actor_service.external.serve",
     "actorq meter": "actorq_apps.meter.__main__",
 }
 _BOUNDS = {

@@ -198,6 +198,7 @@ class TD3BCConfig(TD3Config):
     """TD3+BC: TD3 whose policy stays near the actions of stored data (arXiv 2106.06860)."""
 
     for_stored_data = True
+    has_memory = False
 
     alpha: PositiveFloat = Field(2.5, description="weight of the values beside the distance to the stored actions")
 

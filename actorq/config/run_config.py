@@ -66,8 +66,7 @@ class RunConfig(Settings):
     )
     preset: Annotated[Literal["standard", "data-rich", "auto"], ESSENTIAL] = Field(
         "standard",
-        description="preset: standard needs few steps, data-rich needs little time, auto measures this machine for "
-        "20 s and then needs little time",
+        description="standard needs few steps, data-rich little time; auto measures this machine first",
     )
     like: Annotated[str | None, Field(max_length=128), DefaultText("the environment itself")] = Field(
         None, description="id of a known environment, such as CartPole-v1, whose preset this environment uses"

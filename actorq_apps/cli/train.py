@@ -67,7 +67,7 @@ _CERTIFIED = ("learner", "quantizer", "actor", "evaluator", "meter", "monitor")
 class TrainSettings(Settings):
     """The folder of the run, and how to start it."""
 
-    run_directory: Annotated[Path | None, DefaultText(f"{RUNS}/ENVIRONMENT-YYYYmmdd-HHMMSS"), ESSENTIAL] = Field(
+    run_directory: Annotated[Path | None, DefaultText(f"{RUNS}/ENVIRONMENT-DATE"), ESSENTIAL] = Field(
         None, description="folder of the run"
     )
     certificates: Annotated[Path | None, DefaultText("that of --transport.certificates")] = Field(

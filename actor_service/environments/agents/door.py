@@ -52,11 +52,11 @@ class AgentDoor:
         """
         self._is_dict = isinstance(observations, spaces.Dict)
         self._own: dict[str, Any] = {} if identity == "none" else {_AGENT: agent}
-        self._has_team = team is not None and not critics.left_out
         further: dict[str, spaces.Space[Any]] = {} if identity == "none" else {_AGENT: spaces.Discrete(agents)}
         if team is not None:
             further[TEAM] = team
             critics = replace(critics, paths=(*critics.paths, TEAM))
+        self._has_parts, self._has_team = bool(further), team is not None and not critics.left_out
         if further:
             observations = _with_parts(environment_id, observations, further)
         acting = with_one_action(_View(observations, actions))
@@ -78,7 +78,7 @@ class AgentDoor:
         team: the value of the team's part, if there is one. Raises MisfitError when it does not fit its space.
         """
         further = {**self._own, TEAM: team} if self._has_team else self._own
-        if further:
+        if self._has_parts:
             value = {**value, **further} if self._is_dict else {_OBSERVATION: value, **further}
         if self._packed is not None:
             return self._packed.pack(value, info, acts)

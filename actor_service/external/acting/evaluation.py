@@ -61,12 +61,12 @@ class MarkedEpisodes:
             self._changed.notify_all()
 
     def run(self, policy: SizedPolicy, episodes: int, stop: threading.Event) -> list[Episode]:
-        """Wait for the episodes of an evaluation. Raises UnavailableError once `stop` is set."""
+        """Wait for the episodes of an evaluation. Raises UnavailableError if `stop` is set before their end."""
         with self._changed:
             self._policy, self._missing, self._episodes = policy, episodes, []
             try:
                 self._changed.wait_for(lambda: stop.is_set() or len(self._episodes) >= episodes)
-                if stop.is_set():
+                if len(self._episodes) < episodes:
                     raise UnavailableError("the evaluation was stopped because the actor ends")
                 return self._episodes
             finally:

@@ -50,7 +50,7 @@ def fit_help(
             action.help = leaf.help_with(_default(leaf, config))
     if reads is None or "environment" in reads:
         note = f"The defaults below are for {config.algorithm} on {config.environment}."
-        others = "They change with --environment, --algorithm and --preset."
+        others = "They change with environment, algorithm and preset."
         parser.description = f"{parser.description} {note} {others}".strip()
 
 

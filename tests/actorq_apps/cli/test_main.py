@@ -339,7 +339,7 @@ def test_settings_of_a_command_come_from_the_environment_too(
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("train", "(default: runs/ENVIRONMENT-YYYYmmdd-HHMMSS)"),
+        ("train", "(default: runs/ENVIRONMENT-DATE)"),
         ("train", "4 stopped"),
         ("evaluate", "(default: the run's own; "),
         ("status", "of the learner (default: that of the newest run"),

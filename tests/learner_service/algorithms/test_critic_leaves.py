@@ -212,7 +212,7 @@ def test_an_algorithm_without_a_critic_refuses_them(algorithm: str) -> None:
 
 def test_an_actor_that_does_not_hide_them_is_refused() -> None:
     config = RunConfig(algorithm="ppo", critic_leaves=("speed",))
-    with pytest.raises(UserError, match="expected an actor that hides speed"):
+    with pytest.raises(UserError, match="critic_leaves: expected an actor whose policy does not see"):
         make_algorithm(config, discrete(NUMBERS), DEVICE)
 
 
