@@ -39,7 +39,9 @@ class ExternalServicer(external_pb2_grpc.ExternalEnvironmentServiceServicer):
         mailbox = _Mailbox(self._loop)
         session, ready = self._door.open(wire.play_opening_from_proto(first.open), mailbox.put)
         try:
-            await context.write(external_pb2.PlayResponse(ready=wire.play_ready_to_proto(ready)))
+            await self._write(
+                external_pb2.PlayResponse(ready=wire.play_ready_to_proto(ready)), mailbox, context, ready.timeout_s
+            )
             await self._answer(session, mailbox, requests, context, ready.timeout_s)
         except asyncio.CancelledError:
             if mailbox.ending is None:
@@ -60,15 +62,24 @@ class ExternalServicer(external_pb2_grpc.ExternalEnvironmentServiceServicer):
         limit_s: float,
     ) -> None:
         """Answer each step until the simulator closes its side of the stream."""
-        mailbox.check()
         while (request := await _within(anext(requests, None), limit_s, "sent no step after an answer")) is not None:
             if request.WhichOneof("payload") != "step":
                 raise InvalidInputError("stream: expected a step after `open`, got another message")
             reply = mailbox.expect()
             self._door.offer(session, session.accept(wire.play_step_from_proto(request.step)))
             answer = external_pb2.PlayResponse(action=wire.play_answer_to_proto(await reply))
-            await _within(context.write(answer), limit_s, "did not read its answers")
-            mailbox.check()
+            await self._write(answer, mailbox, context, limit_s)
+
+    async def _write(
+        self, response: external_pb2.PlayResponse, mailbox: "_Mailbox", context: Any, limit_s: float
+    ) -> None:
+        """Send a message. An ending waits for it: gRPC cannot send a status while a cancelled write is in progress."""
+        mailbox.writes = True
+        try:
+            await _within(context.write(response), limit_s, "did not read its answers")
+        finally:
+            mailbox.writes = False
+        mailbox.check()
 
     def _post(self, function: Callable[[], None]) -> None:
         # A closed loop means that the process is about to end.
@@ -77,9 +88,9 @@ class ExternalServicer(external_pb2_grpc.ExternalEnvironmentServiceServicer):
 
 
 class _Mailbox:
-    """Receives the replies for one stream, on the event loop. An ending cancels the stream's task.
+    """Receives the replies for one stream, on the event loop. An ending cancels the stream's task unless it writes.
 
-    ending: the end by the actor; None before it.
+    ending: the end by the actor; None before it. writes: whether the stream's task writes a message.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -87,6 +98,7 @@ class _Mailbox:
         self._next: asyncio.Future[wire.PlayAnswer] = loop.create_future()
         self._closed = False
         self.ending: Ending | None = None
+        self.writes = False
         task = asyncio.current_task()
         assert task is not None
         self.task = task
@@ -103,12 +115,13 @@ class _Mailbox:
         if isinstance(reply, Ending):
             if self.ending is None:
                 self.ending = reply
-                self.task.cancel()
+                if not self.writes:
+                    self.task.cancel()
         elif not self._next.done():
             self._next.set_result(reply)
 
     def check(self) -> None:
-        """Raise CancelledError after an ending. gRPC may not pass on a cancellation that comes during a write."""
+        """Raise CancelledError after an ending."""
         if self.ending is not None:
             raise asyncio.CancelledError
 

@@ -1,11 +1,14 @@
 """Play over real connections: the states of a stream, and its ends."""
 
+import asyncio
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from actor_service.external.streams.servicer import ExternalServicer
 from actorq import wire
 from actorq.domain.leaves import Leaf
 from actorq.errors import ConflictError, DeniedError, ExhaustedError, InvalidInputError, UnavailableError
@@ -153,6 +156,31 @@ def test_the_end_of_the_actor_ends_all_streams(waits_for: str) -> None:
         at.end(UnavailableError("the actor ends: connect again"))
         with pytest.raises(UnavailableError, match="the actor ends: connect again"):
             client.receive()
+
+
+def test_the_end_of_the_actor_waits_for_a_write_in_progress() -> None:
+    written: list[external_pb2.PlayResponse] = []
+
+    class SlowContext:
+        """gRPC refuses the status of a call whose write was cancelled."""
+
+        async def write(self, response: external_pb2.PlayResponse) -> None:
+            at.end(UnavailableError("the actor ends: connect again"))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            written.append(response)
+
+    async def requests() -> AsyncIterator[external_pb2.PlayRequest]:
+        yield external_pb2.PlayRequest(open=wire.play_opening_to_proto(opening()))
+        await asyncio.Event().wait()
+
+    async def play() -> None:
+        with pytest.raises(UnavailableError, match="the actor ends: connect again"):
+            await ExternalServicer(at).Play(requests(), SlowContext())
+
+    at = door()
+    asyncio.run(play())
+    assert [each.WhichOneof("payload") for each in written] == ["ready"]
 
 
 def test_the_end_of_the_run_is_the_end_of_the_stream() -> None:
