@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from team_environments import AGENTS, BEST, codes_of, life_of
 
+from actorq import load_policy
 from actorq.domain.status import RunStatus
 from actorq.rundirectory import RunDirectory
 from actorq_apps.python.plot import plot_run
@@ -98,7 +99,10 @@ def test_critics_may_see_the_whole_team(tmp_path: Path, critic: str, environment
     described = json.loads(policy.with_suffix(".json").read_text())
     assert [each["name"] for each in described["environment"]["observations"]["leaves"]] == ["vector"]
     assert list(described["inputs"]) == ["observations/vector"]
-    evaluated = actorq("evaluate", str(policy), "--episodes", "5", "--allow-modules", MODULE)
+    # The best action is the index of the target that an agent sees.
+    found = load_policy(policy).predict(np.eye(4, dtype=np.float32))
+    np.testing.assert_array_equal(found, range(4))
+    evaluated = actorq("evaluate", str(run), "--episodes", "5", "--allow-modules", MODULE)
     assert evaluated.returncode == 0, evaluated.stderr
 
 
