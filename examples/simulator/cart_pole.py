@@ -2,7 +2,7 @@
 
 python cart_pole.py [ADDRESS [ENVIRONMENTS]]
 
-In a pod, the variable ACTOR_ADDRESS has the address, and ACTOR_CERTIFICATES the folder of the certificates.
+In a pod, ACTOR_ADDRESS has the address, and ACTOR_CERTIFICATES the folder of the certificates.
 """
 
 import math
@@ -89,7 +89,9 @@ def message(poles: list[CartPole]) -> external_pb2.PlayStep:
 if __name__ == "__main__":
     # Without a handler, the first process of a container would ignore SIGTERM.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    given = sys.argv[1:] + [os.environ.get("ACTOR_ADDRESS", "127.0.0.1:50053"), "8"][len(sys.argv) - 1 :]
+    given = (
+        sys.argv[1:] + [os.environ.get("ACTOR_ADDRESS", "127.0.0.1:50053"), "8"][len(sys.argv) - 1 :]
+    )
     while True:
         try:
             play(given[0], int(given[1]))

@@ -18,7 +18,9 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "trainingrun" / "simulator.ya
 
 
 @pytest.fixture(scope="module")
-def runs(overlays: Overlays, new_namespace: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+def runs(
+    overlays: Overlays, new_namespace: Callable[..., str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Runs]:
     with installed(overlays.offered, tmp_path_factory.mktemp("operator")):
         found = Runs(new_namespace())
         allow(found.cluster)

@@ -1,4 +1,4 @@
-"""The containers of an actor's pod with a simulator work together, with the certificates and variables of a TrainingRun.
+"""The containers of an actor's pod with a simulator work together, with the certificates of a TrainingRun.
 
 The processes have the arguments and variables of the operator's objects. Only addresses, ports and folders differ.
 """
@@ -58,8 +58,9 @@ class Pods:
         volumes = {each["name"]: each for each in pods(self._objects)[f"{NAME}-{component}"]["volumes"]}
         root = self._folder / component / name
         for mount in container["volumeMounts"]:
-            if "secret" in volumes[mount["name"]]:
-                self._write(root / mount["mountPath"].lstrip("/"), volumes[mount["name"]]["secret"]["secretName"])
+            # The learner's volume for data is a template.
+            if secret := volumes.get(mount["name"], {}).get("secret"):
+                self._write(root / mount["mountPath"].lstrip("/"), secret["secretName"])
         paths = {
             key: str(root / value.lstrip("/")) if value.startswith("/etc/") else value
             for key, value in environment(container).items()
@@ -77,7 +78,9 @@ class Pods:
         """The arguments of a service, with other values of some flags."""
         given = [each.partition("=") for each in self.container(component, component)["args"]]
         values = {"config": str(self._config), **replaced}
-        return [f"{flag}={values.get(flag[2:].replace('-', '_'), value)}" if sign else flag for flag, sign, value in given]
+        return [
+            f"{flag}={values.get(flag[2:].replace('-', '_'), value)}" if sign else flag for flag, sign, value in given
+        ]
 
     def _write(self, folder: Path, secret: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)

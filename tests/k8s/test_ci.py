@@ -23,7 +23,9 @@ $FAILS) exit 3 ;;
 $HANGS) exec tail -f /dev/null ;;
 esac
 """
-IMAGES = "actorq-learner:9 actorq-quantizer:9 actorq-actor:9 actorq-operator:9 hover-learner:1 hover-actor:1 cart-pole:1"
+IMAGES = (
+    "actorq-learner:9 actorq-quantizer:9 actorq-actor:9 actorq-operator:9 hover-learner:1 hover-actor:1 cart-pole:1"
+)
 UP = ["down", f"up {IMAGES}"]
 TESTS = "run make test-cluster ARGS=--maxfail=2"
 

@@ -172,8 +172,7 @@ def test_the_example_is_a_run_that_the_command_accepts() -> None:
     objects = render(EXAMPLE)
     overlay = parse(yaml.safe_dump_all(objects), "example")
     ready = prepared(named(overlay, "poles", "poles"), "poles", "lab")
-    (actor,) = (each for each in ready if each["metadata"]["name"] == "poles-actor")
-    _, simulator = actor["spec"]["template"]["spec"]["containers"]
+    _, simulator = pods(tuple(ready))["poles-actor"]["containers"]
     assert simulator["image"] == "cart-pole:1"
     assert environment(simulator)["ACTOR_ADDRESS"] == "127.0.0.1:50053"
     for each in objects:

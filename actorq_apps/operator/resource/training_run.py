@@ -80,7 +80,9 @@ class ActorsSpec(Settings):
         known = {volume.name for volume in self.pod.volumes}
         for mount in self.external.volumeMounts if self.external is not None else ():
             if mount.name not in known:
-                raise ValueError(f"actors.external.volumeMounts: {mount.name} is none of the volumes in actors.pod.volumes")
+                raise ValueError(
+                    f"actors.external.volumeMounts: {mount.name} is none of the volumes in actors.pod.volumes"
+                )
         return self
 
 
@@ -117,7 +119,7 @@ class RelaysSpec(Settings):
 
 
 class EvaluatorSpec(Settings):
-    """The evaluator. Without it, no return ends the run. With `actors.external` the actors evaluate, and it has no pod."""
+    """The evaluator. Without it, no return ends the run. With actors.external, the actors evaluate instead."""
 
     replicas: int = Field(1, ge=0, le=1, description="number of evaluators")
     resources: Resources = Field(Resources(), description="changes of the evaluator's requests and limits")

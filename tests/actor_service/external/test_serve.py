@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -228,11 +229,14 @@ class ServerProcess:
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "actor_service.external", *arguments, "--listen", "127.0.0.1:0"]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    @cached_property
+    def address(self) -> str:
+        """Where it serves. Waits until it does."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             if "serving on " in line:
-                self.address = line.partition("serving on ")[2].split()[0]
-                return
+                return line.partition("serving on ")[2].split()[0]
         raise AssertionError(f"the server ended with {self.process.wait()}")
 
     def __enter__(self) -> "ServerProcess":
@@ -245,7 +249,8 @@ class ServerProcess:
 
 def test_a_terminated_server_ends_all_streams_in_time_and_they_go_on_at_another(exported: Path) -> None:
     with ServerProcess(str(exported)) as first, ServerProcess(str(exported)) as second:
-        clients = [Client(first.address) for _ in range(20)]
+        addresses = first.address, second.address
+        clients = [Client(addresses[0]) for _ in range(20)]
         for client in clients:
             client.open()
             client.play(step())
@@ -259,7 +264,7 @@ def test_a_terminated_server_ends_all_streams_in_time_and_they_go_on_at_another(
         # A pod is killed after its grace period, which is longer.
         assert time.monotonic() - began < TransportConfig().drain_s
         for _ in clients:
-            moved = Client(second.address)
+            moved = Client(addresses[1])
             moved.open()
             assert list(moved.play(step()).policy_versions) == [1]
 

@@ -58,9 +58,7 @@ def test_a_run_without_a_simulator_has_none() -> None:
     assert "evaluator" in replicas(made)
 
 
-@pytest.mark.parametrize(
-    ("mode", "certificates"), [("none", False), ("generated", True), ("issuer", True)]
-)
+@pytest.mark.parametrize(("mode", "certificates"), [("none", False), ("generated", True), ("issuer", True)])
 def test_the_simulator_has_certificates_if_the_run_has(mode: str, certificates: bool) -> None:
     tls = {"mode": mode, **({"issuer": {"name": "ca"}} if mode == "issuer" else {})}
     made = objects(training_run(**ROBOT, actors={"external": {"image": "robot:1"}}, tls=tls))
@@ -89,7 +87,10 @@ def test_nodes_pull_the_simulator_by_the_operators_policy() -> None:
 @pytest.mark.parametrize(
     ("settings", "fact"),
     [
-        ({"env": [{"name": "ACTOR_ADDRESS", "value": "other"}]}, r"spec\.actors\.external\.env: ACTOR_ADDRESS is taken"),
+        (
+            {"env": [{"name": "ACTOR_ADDRESS", "value": "other"}]},
+            r"spec\.actors\.external\.env: ACTOR_ADDRESS is taken",
+        ),
         (
             {"volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}]},
             r"spec\.actors\.external\.volumeMounts: /tmp is taken",

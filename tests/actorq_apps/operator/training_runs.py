@@ -30,7 +30,10 @@ SIMULATOR: Object = {
     "name": "robot",
     "command": ["/robot"],
     "args": ["--headless", "learner.yaml"],
-    "env": [{"name": "LEVEL", "value": "3"}, {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+    "env": [
+        {"name": "LEVEL", "value": "3"},
+        {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    ],
     "resources": {"requests": {"cpu": "500m"}, "limits": {"memory": "2Gi"}},
     "volumeMounts": [{"name": "games", "mountPath": "/games", "readOnly": True}],
 }
