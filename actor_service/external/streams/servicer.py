@@ -39,7 +39,8 @@ class ExternalServicer(external_pb2_grpc.ExternalEnvironmentServiceServicer):
         mailbox = _Mailbox(self._loop)
         session, ready = self._door.open(wire.play_opening_from_proto(first.open), mailbox.put)
         try:
-            await context.write(external_pb2.PlayResponse(ready=wire.play_ready_to_proto(ready)))
+            opened = external_pb2.PlayResponse(ready=wire.play_ready_to_proto(ready))
+            await _send(opened, mailbox, context, ready.timeout_s)
             await self._answer(session, mailbox, requests, context, ready.timeout_s)
         except asyncio.CancelledError:
             if mailbox.ending is None:
@@ -60,15 +61,13 @@ class ExternalServicer(external_pb2_grpc.ExternalEnvironmentServiceServicer):
         limit_s: float,
     ) -> None:
         """Answer each step until the simulator closes its side of the stream."""
-        mailbox.check()
         while (request := await _within(anext(requests, None), limit_s, "sent no step after an answer")) is not None:
             if request.WhichOneof("payload") != "step":
                 raise InvalidInputError("stream: expected a step after `open`, got another message")
             reply = mailbox.expect()
             self._door.offer(session, session.accept(wire.play_step_from_proto(request.step)))
             answer = external_pb2.PlayResponse(action=wire.play_answer_to_proto(await reply))
-            await _within(context.write(answer), limit_s, "did not read its answers")
-            mailbox.check()
+            await _send(answer, mailbox, context, limit_s)
 
     def _post(self, function: Callable[[], None]) -> None:
         # A closed loop means that the process is about to end.
@@ -80,6 +79,7 @@ class _Mailbox:
     """Receives the replies for one stream, on the event loop. An ending cancels the stream's task.
 
     ending: the end by the actor; None before it.
+    writing: whether a message is being sent. gRPC cannot end a call during a write, so an ending waits for `check`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -87,6 +87,7 @@ class _Mailbox:
         self._next: asyncio.Future[wire.PlayAnswer] = loop.create_future()
         self._closed = False
         self.ending: Ending | None = None
+        self.writing = False
         task = asyncio.current_task()
         assert task is not None
         self.task = task
@@ -103,18 +104,29 @@ class _Mailbox:
         if isinstance(reply, Ending):
             if self.ending is None:
                 self.ending = reply
-                self.task.cancel()
+                if not self.writing:
+                    self.task.cancel()
         elif not self._next.done():
             self._next.set_result(reply)
 
     def check(self) -> None:
-        """Raise CancelledError after an ending. gRPC may not pass on a cancellation that comes during a write."""
+        """Raise CancelledError after an ending."""
         if self.ending is not None:
             raise asyncio.CancelledError
 
     def close(self) -> None:
         """Ignore all further replies, because the task belongs to the server again."""
         self._closed = True
+
+
+async def _send(message: external_pb2.PlayResponse, mailbox: _Mailbox, context: Any, limit_s: float) -> None:
+    """Send a message. Raises CancelledError if the stream's ending has come meanwhile."""
+    mailbox.writing = True
+    try:
+        await _within(context.write(message), limit_s, "did not read its answers")
+    finally:
+        mailbox.writing = False
+    mailbox.check()
 
 
 async def _within(waited: Awaitable[T], seconds: float, what: str) -> T:
