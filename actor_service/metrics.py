@@ -8,13 +8,19 @@ from prometheus_client import Metric
 from actor_service.counts import ActorCounts
 from actor_service.roles.actor_role import ActorRole
 from actorq.domain.status import ActorReport
+from actorq.telemetry.histogram import Histogram
 from actorq.telemetry.metrics import counter, gauge, histogram, labelled_counter, labelled_gauge
 
 
 class Simulators(Protocol):
-    """The streams of simulators, their environments, and the number of refused simulators."""
+    """The streams of simulators.
+
+    refused: number of refused simulators. actions: number of actions sent. answer_seconds: times from step to answer.
+    """
 
     refused: int
+    actions: int
+    answer_seconds: Histogram
 
     @property
     def streams(self) -> int:
@@ -39,9 +45,7 @@ def actor_metrics(role: ActorRole, door: Simulators | None = None) -> Iterator[M
     yield counter(
         "actorq_actor_environment_steps", "Transitions that this process has explored.", report.environment_steps
     )
-    yield gauge(
-        "actorq_actor_policy_version", "Version of the acting policy; 0 before the first.", report.policy_version
-    )
+    yield _policy_version(report.policy_version)
     yield gauge(
         "actorq_actor_served_policy_version",
         "Newest policy version that the quantizer, or its relay, has sent here; 0 before the first.",
@@ -60,7 +64,17 @@ def actor_metrics(role: ActorRole, door: Simulators | None = None) -> Iterator[M
     )
     yield from _policies(report, role.counts)
     yield from _faults(role.counts)
-    yield from simulator_metrics(role.counts, door)
+    yield from _simulators(role.counts, door)
+
+
+def server_metrics(counts: ActorCounts, door: Simulators, policy_version: int) -> Iterator[Metric]:
+    """The metric families of a policy server."""
+    yield _policy_version(policy_version)
+    yield from _simulators(counts, door)
+
+
+def _policy_version(version: int) -> Metric:
+    return gauge("actorq_actor_policy_version", "Version of the acting policy; 0 before the first.", version)
 
 
 def _policies(report: ActorReport, counts: ActorCounts) -> Iterator[Metric]:
@@ -111,7 +125,7 @@ def _faults(counts: ActorCounts) -> Iterator[Metric]:
     )
 
 
-def simulator_metrics(counts: ActorCounts, door: Simulators | None) -> Iterator[Metric]:
+def _simulators(counts: ActorCounts, door: Simulators | None) -> Iterator[Metric]:
     """The metric families of streams of simulators. door: None without streams."""
     yield gauge("actorq_actor_simulators", "Open streams of simulators.", door.streams if door else 0)
     yield gauge(
@@ -123,6 +137,16 @@ def simulator_metrics(counts: ActorCounts, door: Simulators | None) -> Iterator[
         "actorq_actor_refused_simulators",
         "Simulators refused because of their protocol, their spaces or a limit.",
         door.refused if door else 0,
+    )
+    yield counter(
+        "actorq_actor_simulator_actions",
+        "Actions sent to simulators: one for each environment of each answered step.",
+        door.actions if door else 0,
+    )
+    yield histogram(
+        "actorq_actor_simulator_answer_seconds",
+        "Time from a simulator's step to its answer, with the waits for other streams and for the learner.",
+        door.answer_seconds if door else None,
     )
     yield counter(
         "actorq_actor_cut_episodes",

@@ -14,13 +14,11 @@ import yaml
 
 from actorq_apps.cluster.objects import Object
 from actorq_apps.operator.naming import RUN_NAME
-from actorq_apps.operator.resource.amounts import QUANTITIES
+from actorq_apps.operator.resource.amounts import IMMUTABLE, QUANTITIES, RULES
 from actorq_apps.operator.resource.training_run import (
     GROUP,
-    IMMUTABLE,
     KIND,
     PLURAL,
-    RULES,
     VERSION,
     TrainingRunSpec,
 )

@@ -26,8 +26,9 @@ from actor_service.external.acting.sizes import SizedLoader
 from actor_service.external.assembly import add_service
 from actor_service.external.explorer import WakingSlot
 from actor_service.external.streams.door import Door, Host
-from actor_service.metrics import simulator_metrics
+from actor_service.metrics import server_metrics
 from actorq.arithmetic import arithmetic
+from actorq.config.parser import OneLineParser
 from actorq.config.run_config import RunConfig
 from actorq.config.schemes import VersionChoice
 from actorq.config.settings import DefaultText, Settings
@@ -167,8 +168,9 @@ class PolicyServer(Service):
         self._door.end(UnavailableError("the server ends: connect again"))
 
     def metrics(self) -> Iterable[Metric]:
-        """The metrics of the streams."""
-        return simulator_metrics(self._counts, self._door)
+        """The metrics of the policy and of the streams."""
+        acting = self._slot.peek()
+        return server_metrics(self._counts, self._door, acting.descriptor.version if acting else 0)
 
     def _load(self, policy: Policy) -> int:
         """Make this the newest policy. Returns the size of its state."""
@@ -221,10 +223,7 @@ def command() -> int:
 def run(arguments: Sequence[str]) -> int:
     """Serve a policy until SIGTERM. Returns the exit code."""
     models = (RunConfig, ProcessSettings, ServeSettings)
-    parser = argument_parser("actorq serve", _DESCRIPTION, models, _READS)
-    parser.usage = "actorq serve PATH [flags]"
-    parser.add_argument("path", type=Path, metavar="PATH", help="file of actorq export, or folder of a run")
-    namespace = parser.parse_args(arguments)
+    namespace = parser_of(models).parse_args(arguments)
     sources = Sources.read(models, namespace)
     config, process, serve = (sources.resolve(model) for model in models)
     assert isinstance(config, RunConfig)
@@ -233,6 +232,14 @@ def run(arguments: Sequence[str]) -> int:
     source = _source(namespace.path, serve, sources.given[RunConfig])
     make = partial(PolicyServer, config, source, serve.follow_s)
     return run_process(make, process, process.name or "server", config, "actor")
+
+
+def parser_of(models: Sequence[type[Settings]]) -> OneLineParser:
+    """The parser of the command line, with the flags of `models`."""
+    parser = argument_parser("actorq serve", _DESCRIPTION, models, _READS)
+    parser.usage = "actorq serve PATH [flags]"
+    parser.add_argument("path", type=Path, metavar="PATH", help="file of actorq export, or folder of a run")
+    return parser
 
 
 def _source(path: Path, serve: ServeSettings, given: dict[str, Any]) -> PolicySource:

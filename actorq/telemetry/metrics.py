@@ -69,8 +69,10 @@ def variant_counter(name: str, text: str, values: Mapping[Variant, float]) -> Me
     return labelled_counter(name, text, Variant._fields, {tuple(variant): value for variant, value in values.items()})
 
 
-def histogram(name: str, text: str, values: Histogram) -> Metric:
-    """A distribution, served as cumulative buckets, sum and count."""
+def histogram(name: str, text: str, values: Histogram | None) -> Metric:
+    """A distribution, served as cumulative buckets, sum and count; no sample when it is None."""
+    if values is None:
+        return HistogramMetricFamily(name, text)
     buckets, total = values.snapshot()
     named = [("+Inf" if bound == float("inf") else str(bound), count) for bound, count in buckets]
     return HistogramMetricFamily(name, text, buckets=named, sum_value=total)

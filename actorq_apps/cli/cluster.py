@@ -222,7 +222,7 @@ def _logs(arguments: Sequence[str]) -> None:
         parser.error("--previous: a container that has ended logs nothing more; leave out --follow")
     cluster = connect(given.namespace, given.run)
     views = access.matching([diagnosis.view(pod) for pod in access.some_pods(cluster)], given.pods)
-    names = [view.name for view in views if view.restarts or not given.previous]
+    names = {view.name: view.container for view in views if view.restarts or not given.previous}
     if not names:
         raise UserError(f"--previous: no container of {', '.join(view.name for view in views)} has been restarted")
     width = max(map(len, names))

@@ -20,6 +20,7 @@ _STABLE_S = 600.0
 # The versions of a workload: a label of a StatefulSet's pods, and an annotation of a Deployment's ReplicaSet.
 _STATEFUL_REVISION = "controller-revision-hash"
 _REVISION = "deployment.kubernetes.io/revision"
+_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 # Events of a claim that gets its volume only after its pod has a node. The fault is the reason why the pod has no node.
 _AWAITS_POD = ("WaitForFirstConsumer", "WaitForPodScheduled")
@@ -30,13 +31,14 @@ _BAD_CONTAINER = ("CreateContainerConfigError", "CreateContainerError", "RunCont
 
 @dataclass(frozen=True)
 class PodView:
-    """A pod in the terms that users know."""
+    """A pod in the terms that users know. container: whose log is the pod's; empty if it has only one container."""
 
     name: str
     role: str
     phase: str
     ready: bool
     restarts: int
+    container: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ def view(pod: Object) -> PodView:
         phase=_phase(pod, containers),
         ready=works and not metadata.get("deletionTimestamp"),
         restarts=sum(int(each.get("restartCount", 0)) for each in containers),
+        container=_main_container(pod),
     )
 
 
@@ -184,6 +187,13 @@ def _owner(child: Object) -> tuple[str, str] | None:
 def _containers(pod: Object) -> list[Object]:
     status = part(pod, "status")
     return [*items(status, "initContainerStatuses"), *items(status, "containerStatuses")]
+
+
+def _main_container(pod: Object) -> str:
+    """The container that kubectl uses by default; empty if the pod has only one."""
+    names = [str(each.get("name")) for each in items(part(pod, "spec"), "containers")]
+    chosen = part(pod, "metadata", "annotations").get(_DEFAULT_CONTAINER)
+    return "" if len(names) < 2 else str(chosen or names[0])
 
 
 def _container_fault(subject: str, status: Object) -> Fault | None:

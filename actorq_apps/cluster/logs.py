@@ -1,7 +1,7 @@
 """Reads the logs of a run's pods."""
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from queue import SimpleQueue
 from typing import Any
@@ -42,7 +42,7 @@ def last_log_line(cluster: Cluster, pod: str, container: str) -> str:
 
 def stream_logs(
     cluster: Cluster,
-    pods: Sequence[str],
+    pods: Mapping[str, str],
     follow: bool,
     tail: int | None,
     write: Callable[[str, str], None],
@@ -50,6 +50,7 @@ def stream_logs(
 ) -> None:
     """Pass each line of the pods' logs to `write`, with its pod. With `follow`, continue until all pods have ended.
 
+    pods: the container of each pod by the pod's name; empty for its only container.
     previous: the logs before each container's last restart; not with `follow`.
     If one of several pods has no log, the reason replaces its lines. Only the caller's thread calls `write`.
     """
@@ -62,12 +63,12 @@ def stream_logs(
             for pod, line in followed:
                 write(pod, line)
         return
-    for pod in pods:
-        for line in _lines(cluster, pod, options, alone=len(pods) == 1):
+    for pod, container in pods.items():
+        for line in _lines(cluster, pod, container, options, alone=len(pods) == 1):
             write(pod, line)
 
 
-def _followed(cluster: Cluster, pods: Sequence[str], options: dict[str, Any]) -> Generator[tuple[str, str]]:
+def _followed(cluster: Cluster, pods: Mapping[str, str], options: dict[str, Any]) -> Generator[tuple[str, str]]:
     """The lines of several pods as they arrive, each with its pod. `close` ends the reading threads."""
     given: SimpleQueue[tuple[str, str] | BaseException | None] = SimpleQueue()
     lock, closed = threading.Lock(), threading.Event()
@@ -79,15 +80,15 @@ def _followed(cluster: Cluster, pods: Sequence[str], options: dict[str, Any]) ->
             if closed.is_set():
                 _end(response)
 
-    def read(pod: str) -> None:
+    def read(pod: str, container: str) -> None:
         try:
-            for line in _lines(cluster, pod, options, False, opened):
+            for line in _lines(cluster, pod, container, options, False, opened):
                 given.put((pod, line))
             given.put(None)
         except BaseException as error:
             given.put(error)
 
-    threads = [threading.Thread(target=read, args=(pod,), name=f"log {pod}", daemon=True) for pod in pods]
+    threads = [threading.Thread(target=read, args=each, name=f"log {each[0]}", daemon=True) for each in pods.items()]
     for thread in threads:
         thread.start()
     try:
@@ -116,13 +117,19 @@ def _end(response: Any) -> None:
 
 
 def _lines(
-    cluster: Cluster, pod: str, options: dict[str, Any], alone: bool, opened: Callable[[Any], None] = lambda _: None
+    cluster: Cluster,
+    pod: str,
+    container: str,
+    options: dict[str, Any],
+    alone: bool,
+    opened: Callable[[Any], None] = lambda _: None,
 ) -> Iterator[str]:
     """The lines of a log. If it is one of several logs, the reason of a failure replaces them."""
     try:
         with cluster.refusals(f"read the log of pod {pod}"):
             logs: Any = cluster.core().read_namespaced_pod_log
-            response = logs(pod, cluster.namespace, _preload_content=False, **options)
+            of = {"container": container} if container else {}
+            response = logs(pod, cluster.namespace, _preload_content=False, **of, **options)
             opened(response)
             if response.status != 200:
                 raise ApiException(status=response.status, reason=response.reason, body=response.read())

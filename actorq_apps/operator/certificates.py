@@ -38,7 +38,9 @@ def secrets(run: TrainingRun, existing: Mapping[str, Object], now: datetime) -> 
     for role in _ROLES:
         name = secret_name(run, role)
         names = member_names(role, run.namespace, f"{run.name}-{role}")
-        uri = identity_uri(role, identity(run), f"{run.name}-{role}-" if role in _NAMED else "")
+        # With simulators, each actor is also the evaluator of its streams.
+        workload = "actor" if run.spec.actors.external is not None else role
+        uri = identity_uri(role, identity(run), f"{run.name}-{workload}-" if role in _NAMED else "")
         if not _serves(existing.get(name), authority, names, uri, now):
             made.append(_secret(run, role, authority.issue(role, names, uri, now, now + LIFE), authority))
     return made

@@ -90,13 +90,18 @@ def _changes(wanted: Any, found: Any, path: Path) -> Iterator[Path]:
         if path and path[-1] in _WHOLE:
             yield from ((*path, name) for name in found if name not in wanted)
     elif isinstance(wanted, list) and isinstance(found, list):
-        by_name = {each.get("name"): each for each in found if isinstance(each, dict)}
+        by_key = {_key(each): each for each in found}
         for index, value in enumerate(wanted):
-            name = value.get("name") if isinstance(value, dict) else None
-            other = by_name.get(name) if name else found[index] if index < len(found) else None
-            yield from _changes(value, other, (*path, str(name or index)))
+            key = _key(value)
+            other = by_key.get(key) if key else found[index] if index < len(found) else None
+            yield from _changes(value, other, (*path, key or str(index)))
     elif not _is_same(wanted, found):
         yield path
+
+
+def _key(item: Any) -> str:
+    """The key of a list's item; empty for its position. Mounts have a path, because several may be of one volume."""
+    return str(item.get("mountPath") or item.get("name") or "") if isinstance(item, dict) else ""
 
 
 def _is_same(wanted: object, found: object) -> bool:

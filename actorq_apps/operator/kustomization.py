@@ -71,6 +71,9 @@ def _patch(objects: list[Object], patch: Any, target: Object | None, folder: Pat
     # Only a patch with a target may match no object.
     if not places and target is None:
         raise UserError(f"{folder}: the patch of {wanted} finds no object")
+    if isinstance(patch, dict) and patch.get("$patch") == "delete":
+        objects[:] = [each for index, each in enumerate(objects) if index not in places]
+        return
     for index in places:
         try:
             if isinstance(patch, dict):

@@ -1,7 +1,7 @@
 """Creates the objects of a TrainingRun from the manifests of k8s/, which `kubectl apply -k` also uses."""
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,14 +16,14 @@ from actorq_apps.cluster.manifests import component_of, prepared
 from actorq_apps.cluster.objects import VOLUME, WORKLOADS, Object, name_of, part
 from actorq_apps.operator.kustomization import build
 from actorq_apps.operator.naming import named
-from actorq_apps.operator.resource.pods import PodSettings
+from actorq_apps.operator.resource.pods import PodSettings, Resources
+from actorq_apps.operator.resource.simulator import SimulatorSpec
 from actorq_apps.operator.resource.training_run import (
     API_VERSION,
     KIND,
     ActorsSpec,
     LearnerSpec,
     RelaysSpec,
-    Resources,
     TrainingRun,
     TrainingRunSpec,
 )
@@ -40,6 +40,8 @@ _LONGEST_IDENTITY = 63
 CORE = ("learner", "quantizer")
 """These components serve status and policies after a run's end. At its start, the others wait for these."""
 WORKERS = ("relay", "actor", "evaluator")
+# The container of components/external.
+_SIMULATOR = "simulator"
 # Keys that identify the items of a pod's lists.
 _UNIQUE = {"env": "name", "volumes": "name", "volumeMounts": "mountPath"}
 _CERTIFICATE_OBJECTS = ("Issuer", "Certificate")
@@ -93,6 +95,9 @@ def objects(
         metadata["labels"][VERSION_LABEL] = __version__
         if not (manifest["kind"] == VOLUME and spec.checkpoint.retain):
             metadata["ownerReferences"] = [owner(run)]
+        if manifest["kind"] in WORKLOADS and component_of(manifest) == "actor" and spec.actors.external is not None:
+            # After the change of names and addresses, which must not change the simulator's arguments.
+            _set_simulator(manifest["spec"]["template"]["spec"], spec.actors.external, images)
         if manifest["kind"] == "Certificate" and spec.tls.issuer is not None:
             manifest["spec"]["issuerRef"] = {"group": "cert-manager.io", **spec.tls.issuer.model_dump()}
     configuration.require_time_to_end(ready)
@@ -118,10 +123,13 @@ def identity(run: TrainingRun) -> str:
 def _components(spec: TrainingRunSpec, credentials: bool) -> list[str]:
     """The components of k8s/ that the run uses, in order of their application to the base."""
     secure, relays, closed = spec.tls.mode != "none", spec.relays.replicas > 0, spec.networkPolicies
+    external = spec.actors.external is not None
     chosen = {
         "relays": relays,
         "mtls": secure,
         "plaintext": not secure,
+        "external": external,
+        "external/mtls": external and secure,
         "relays/mtls": secure and relays,
         "network-policies": closed,
         "relays/network-policies": closed and relays,
@@ -172,7 +180,7 @@ def _set_workload(
     role = spec.roles.get(component, spec.quantizer)
     body["replicas"] = 0 if spec.suspend or component in resting else getattr(role, "replicas", 1)
     pod = body["template"]["spec"]
-    (container,) = pod["containers"]
+    container = _container(pod, component)
     image = {"learner": spec.images.learner, "actor": spec.images.actor, "evaluator": spec.images.actor}
     container["image"] = image.get(component, spec.images.quantizer) or images.named(container["image"])
     if images.pull_policy:
@@ -194,6 +202,29 @@ def _set_workload(
     _set_pod(body["template"], component, role.pod)
 
 
+def _container(pod: Object, name: str) -> Object:
+    """A container of a pod: of the service by the name of its component, or of the simulator. Raises UserError."""
+    found: dict[str, Object] = {each["name"]: each for each in pod["containers"]}
+    if name not in found:
+        raise UserError(f"--manifests: expected a container {name} in its pods, got {', '.join(found)}")
+    return found[name]
+
+
+def _set_simulator(pod: Object, simulator: SimulatorSpec, images: Images) -> None:
+    """Fill the simulator's container in the pods of actors. Raises UserError if it would replace something."""
+    container = _container(pod, _SIMULATOR)
+    container["name"], container["image"] = simulator.name, simulator.image
+    if images.pull_policy:
+        container["imagePullPolicy"] = images.pull_policy
+    wanted = simulator.model_dump(exclude_none=True, exclude_defaults=True)
+    for kind in ("command", "args"):
+        if kind in wanted:
+            container[kind] = list(wanted[kind])
+    for kind in ("env", "volumeMounts"):
+        _extend(container, kind, wanted.get(kind, ()), "spec.actors.external")
+    _set_resources(container, "actors.external", simulator.resources)
+
+
 def _set_resources(container: Object, section: str, changes: Resources) -> None:
     requests, limits = ({**container["resources"][kind], **getattr(changes, kind)} for kind in ("requests", "limits"))
     for name, request in requests.items():
@@ -207,24 +238,27 @@ def _set_resources(container: Object, section: str, changes: Resources) -> None:
 def _set_pod(template: Object, component: str, settings: PodSettings) -> None:
     """Add a run's settings to the pods of a role. Raises UserError if they would replace something."""
     pod, metadata = template["spec"], template["metadata"]
-    (container,) = pod["containers"]
+    container = _container(pod, component)
     wanted = settings.model_dump(exclude_none=True, exclude_defaults=True)
     for kind in ("labels", "annotations"):
         if kind in wanted:
             metadata.setdefault(kind, {}).update(wanted[kind])
     for kind, place in {"env": container, "volumes": pod, "volumeMounts": container, "envFrom": container}.items():
-        there, added, key = place.get(kind, ()), wanted.get(kind, ()), _UNIQUE.get(kind)
-        taken = {each[key] for each in there} if key else set()
-        for each in added:
-            if key and each[key] in taken:
-                raise UserError(
-                    f"spec.{component}.pod.{kind}: {each[key]} is taken by the run itself: take another {key}"
-                )
-        if added:
-            place[kind] = [*there, *added]
+        _extend(place, kind, wanted.get(kind, ()), f"spec.{component}.pod")
     if "affinity" in wanted:
         pod["affinity"] = {**pod.get("affinity", {}), **wanted["affinity"]}
     if "topologySpreadConstraints" in wanted:
         pod["topologySpreadConstraints"] = list(wanted["topologySpreadConstraints"])
     if settings.serviceAccountName is not None:
         pod["serviceAccountName"] = settings.serviceAccountName
+
+
+def _extend(place: Object, kind: str, added: Sequence[Object], where: str) -> None:
+    """Add items to a list of a pod or container. Raises UserError, with the section `where`, if one is taken."""
+    there, key = place.get(kind, ()), _UNIQUE.get(kind)
+    taken = {each[key] for each in there} if key else set()
+    for each in added:
+        if key and each[key] in taken:
+            raise UserError(f"{where}.{kind}: {each[key]} is taken by the run itself: take another {key}")
+    if added:
+        place[kind] = [*there, *added]

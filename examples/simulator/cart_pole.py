@@ -1,11 +1,16 @@
 """A cart-pole that plays through an ActorQ actor, with only grpcio and the stubs of ActorQ's protos.
 
 python cart_pole.py [ADDRESS [ENVIRONMENTS]]
+
+In a pod, ACTOR_ADDRESS has the address, and ACTOR_CERTIFICATES the folder of the certificates.
 """
 
 import math
+import os
+import pathlib
 import queue
 import random
+import signal
 import struct
 import sys
 import time
@@ -41,6 +46,14 @@ class CartPole:
         self.cut = self.steps == 500
 
 
+def connect(address: str) -> grpc.Channel:
+    """A connection to the actor, with mutual TLS if there are certificates."""
+    if not (folder := os.environ.get("ACTOR_CERTIFICATES")):
+        return grpc.insecure_channel(address)
+    files = (pathlib.Path(folder, name).read_bytes() for name in ("ca.crt", "tls.key", "tls.crt"))
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(*files))
+
+
 def play(address: str, count: int) -> None:
     """Play until the run is over."""
     poles, requests = [CartPole() for _ in range(count)], queue.SimpleQueue()
@@ -51,7 +64,7 @@ def play(address: str, count: int) -> None:
     opening.actions.dtype = tensor_pb2.DATA_TYPE_INT64
     requests.put(external_pb2.PlayRequest(open=opening))
     try:
-        with grpc.insecure_channel(address) as channel:
+        with connect(address) as channel:
             stub = external_pb2_grpc.ExternalEnvironmentServiceStub(channel)
             for answer in stub.Play(iter(requests.get, None)):
                 if answer.WhichOneof("payload") == "action":
@@ -74,7 +87,11 @@ def message(poles: list[CartPole]) -> external_pb2.PlayStep:
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:] + ["127.0.0.1:50053", "8"][len(sys.argv) - 1 :]
+    # Without a handler, the first process of a container would ignore SIGTERM.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    given = (
+        sys.argv[1:] + [os.environ.get("ACTOR_ADDRESS", "127.0.0.1:50053"), "8"][len(sys.argv) - 1 :]
+    )
     while True:
         try:
             play(given[0], int(given[1]))

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from actorq_apps.operator.resource.amounts import QUANTITIES
-from actorq_apps.operator.resource.training_run import IMMUTABLE, TrainingRunSpec
+from actorq_apps.operator.resource.amounts import IMMUTABLE, QUANTITIES
+from actorq_apps.operator.resource.training_run import TrainingRunSpec
 from actorq_apps.operator.status.conditions import STATES
 from sitegen.definition import definition
 from sitegen.markdown import names, table

@@ -201,7 +201,7 @@ def describe(namespace: str) -> str:
         lines.append(f"{view.name}: {view.phase}, {'ready' if view.ready else 'not ready'}, {view.restarts} restarts")
         lines += [fault.line()] if fault else []
         try:
-            stream_logs(cluster, [view.name], False, _LOG_LINES, add_log_line)
+            stream_logs(cluster, {view.name: view.container}, False, _LOG_LINES, add_log_line)
         except ActorQError as error:
             lines.append(f"    {error}")
     for event in diagnosis.newest_first(cluster.list("v1", "Event"))[:_EVENTS]:

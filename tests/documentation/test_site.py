@@ -11,7 +11,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import leaves
 from actorq.process import PROCESS_SETTINGS
-from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
+from actorq.v1 import actor_pb2, external_pb2, learner_pb2, quantizer_pb2
 from benchmarks.processor import DOT_PRODUCT
 from sitegen import metrics, results, verdicts
 from sitegen.checks import typed_figures
@@ -22,7 +22,7 @@ from tests.documentation.code_blocks import ROOT
 BENCHMARKS = sorted((ROOT / "docs" / "benchmarks").glob("*.md"))
 SERVICES: list[ServiceDescriptor] = [
     service
-    for module in (learner_pb2, quantizer_pb2, actor_pb2)
+    for module in (learner_pb2, quantizer_pb2, actor_pb2, external_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
 ]
 # Addresses that a browser fetches itself. It does not follow links.

@@ -69,6 +69,17 @@ def test_images_of_other_registries_are_refused(service: str) -> None:
     assert refusals({}, registries=registries) == []
 
 
+def test_an_image_of_a_simulator_from_another_registry_is_refused() -> None:
+    registries = "['registry.example/rl/']"
+
+    def run(image: str) -> Object:
+        return {"environment": "external/robot", "actors": {"external": {"image": image}}}
+
+    assert refusals(run("evil.example/robot:1"), registries=registries) == ["spec.actors.external.image"]
+    assert refusals(run("registry.example/rl/robot:1"), registries=registries) == []
+    assert refusals(run("robot:1")) == []
+
+
 def test_secrets_with_other_names_are_refused() -> None:
     secrets = "['object-storage', 'actorq-']"
     assert refusals({"checkpoint": {"secret": "payroll"}}, secrets=secrets) == ["spec.checkpoint.secret"]

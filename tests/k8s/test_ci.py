@@ -23,7 +23,10 @@ $FAILS) exit 3 ;;
 $HANGS) exec tail -f /dev/null ;;
 esac
 """
-UP = ["down", "up actorq-learner:9 actorq-quantizer:9 actorq-actor:9 actorq-operator:9 hover-learner:1 hover-actor:1"]
+IMAGES = (
+    "actorq-learner:9 actorq-quantizer:9 actorq-actor:9 actorq-operator:9 hover-learner:1 hover-actor:1 cart-pole:1"
+)
+UP = ["down", f"up {IMAGES}"]
 TESTS = "run make test-cluster ARGS=--maxfail=2"
 
 
@@ -77,6 +80,7 @@ def test_the_tests_run_on_a_new_cluster_that_is_removed(clone: Path) -> None:
     assert (code, told) == (0, "")
     built = [f". actorq-{name}:9 --target {name}" for name in ("learner", "quantizer", "actor", "operator")]
     built += [f"examples/hover hover-{name}:1 --build-arg BASE=actorq-{name}:9" for name in ("learner", "actor")]
+    built.append("examples/simulator cart-pole:1 --build-arg BASE=actorq-actor:9")
     # An image replaces the image of an earlier run.
     made = [call for each in built for call in (f"podman rmi --force {each.split()[1]}", f"build-image {each}")]
     before = ["install", "base-image", "build", "podman image prune --force --filter until=24h"]

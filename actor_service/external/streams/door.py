@@ -12,9 +12,12 @@ from actorq.config.sections import ExternalConfig
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import ConflictError, ExhaustedError, UnavailableError
+from actorq.telemetry.histogram import Histogram
 from actorq.text import one_line
 
 _MOST_BYTES = 300
+# Bucket bounds from 0.1 ms (a small policy) to the longest waits for the learner.
+_ANSWER_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 60.0)
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Door:
 
     post: calls a function on the server's thread. Set before the first stream.
     refused: number of refused streams. problem: the newest reason why a stream was refused or ended early.
+    actions: number of actions in all answers. answer_seconds: times from a step to its answer.
     """
 
     def __init__(self, limits: ExternalConfig, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,6 +66,8 @@ class Door:
         self.post: Callable[[Callable[[], None]], object] = lambda function: function()
         self.refused = 0
         self.problem = ""
+        self.actions = 0
+        self.answer_seconds = Histogram(_ANSWER_SECONDS)
         self._clock = clock
         self._changed = threading.Condition()
         self._host: Host | None = None
@@ -217,6 +223,8 @@ class Door:
         with self._changed:
             now = self._clock()
             for session, _ in answers:
+                self.actions += session.count
+                self.answer_seconds.observe(now - session.arrived_at)
                 session.answered_at = now
         self.post(lambda: _reply_all(answers))
 

@@ -39,9 +39,8 @@ class ExternalServicer(external_pb2_grpc.ExternalEnvironmentServiceServicer):
         mailbox = _Mailbox(self._loop)
         session, ready = self._door.open(wire.play_opening_from_proto(first.open), mailbox.put)
         try:
-            await self._write(
-                external_pb2.PlayResponse(ready=wire.play_ready_to_proto(ready)), mailbox, context, ready.timeout_s
-            )
+            opened = external_pb2.PlayResponse(ready=wire.play_ready_to_proto(ready))
+            await _send(opened, mailbox, context, ready.timeout_s)
             await self._answer(session, mailbox, requests, context, ready.timeout_s)
         except asyncio.CancelledError:
             if mailbox.ending is None:
@@ -68,18 +67,7 @@ class ExternalServicer(external_pb2_grpc.ExternalEnvironmentServiceServicer):
             reply = mailbox.expect()
             self._door.offer(session, session.accept(wire.play_step_from_proto(request.step)))
             answer = external_pb2.PlayResponse(action=wire.play_answer_to_proto(await reply))
-            await self._write(answer, mailbox, context, limit_s)
-
-    async def _write(
-        self, response: external_pb2.PlayResponse, mailbox: "_Mailbox", context: Any, limit_s: float
-    ) -> None:
-        """Send a message. An ending waits for it: gRPC cannot send a status while a cancelled write is in progress."""
-        mailbox.writes = True
-        try:
-            await _within(context.write(response), limit_s, "did not read its answers")
-        finally:
-            mailbox.writes = False
-        mailbox.check()
+            await _send(answer, mailbox, context, limit_s)
 
     def _post(self, function: Callable[[], None]) -> None:
         # A closed loop means that the process is about to end.
@@ -88,9 +76,10 @@ class ExternalServicer(external_pb2_grpc.ExternalEnvironmentServiceServicer):
 
 
 class _Mailbox:
-    """Receives the replies for one stream, on the event loop. An ending cancels the stream's task unless it writes.
+    """Receives the replies for one stream, on the event loop. An ending cancels the stream's task.
 
-    ending: the end by the actor; None before it. writes: whether the stream's task writes a message.
+    ending: the end by the actor; None before it.
+    writing: whether a message is being sent. gRPC cannot end a call during a write, so an ending waits for `check`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -98,7 +87,7 @@ class _Mailbox:
         self._next: asyncio.Future[wire.PlayAnswer] = loop.create_future()
         self._closed = False
         self.ending: Ending | None = None
-        self.writes = False
+        self.writing = False
         task = asyncio.current_task()
         assert task is not None
         self.task = task
@@ -115,7 +104,7 @@ class _Mailbox:
         if isinstance(reply, Ending):
             if self.ending is None:
                 self.ending = reply
-                if not self.writes:
+                if not self.writing:
                     self.task.cancel()
         elif not self._next.done():
             self._next.set_result(reply)
@@ -128,6 +117,16 @@ class _Mailbox:
     def close(self) -> None:
         """Ignore all further replies, because the task belongs to the server again."""
         self._closed = True
+
+
+async def _send(message: external_pb2.PlayResponse, mailbox: _Mailbox, context: Any, limit_s: float) -> None:
+    """Send a message. Raises CancelledError if the stream's ending has come meanwhile."""
+    mailbox.writing = True
+    try:
+        await _within(context.write(message), limit_s, "did not read its answers")
+    finally:
+        mailbox.writing = False
+    mailbox.check()
 
 
 async def _within(waited: Awaitable[T], seconds: float, what: str) -> T:

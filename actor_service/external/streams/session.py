@@ -49,7 +49,7 @@ class PlaySession:
     count: environments of the stream. explore: whether its episodes are training data.
     reply: called with each answer and with the end, on the thread that the door's `post` chooses.
     step_s: mean seconds from an answer to the next step; infinite before the first.
-    answered_at: time of the last answer; infinite while a step waits for its answer.
+    arrived_at: time of the last step. answered_at: time of the last answer; infinite while a step waits for its answer.
     """
 
     def __init__(self, spaces: SimulatorSpaces, opening: wire.PlayOpening, reply: Callable[[Reply], None]) -> None:
@@ -58,6 +58,7 @@ class PlaySession:
         self.explore = opening.explore
         self.reply = reply
         self.step_s = math.inf
+        self.arrived_at = 0.0
         self.answered_at = math.inf
         self._begins = np.ones(self.count, np.bool_)
         self._steps = 0
@@ -102,4 +103,4 @@ class PlaySession:
         if self.answered_at < math.inf:
             took = now - self.answered_at
             self.step_s = took if math.isinf(self.step_s) else (1 - _NEWEST) * self.step_s + _NEWEST * took
-        self.answered_at = math.inf
+        self.arrived_at, self.answered_at = now, math.inf

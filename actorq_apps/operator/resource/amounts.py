@@ -8,6 +8,9 @@ from pydantic import BeforeValidator, Field
 
 from actorq.config.messages.expected import Expected
 
+IMMUTABLE, RULES = "immutable", "x-kubernetes-validations"
+"""Extra properties of a field's JSON schema: whether it may change, and rules that the API server evaluates."""
+
 _SUFFIX = "(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?"
 _QUANTITY = rf"^[0-9]+(\.[0-9]+)?{_SUFFIX}$"
 _SIZE = rf"^([0-9]*[1-9][0-9]*(\.[0-9]+)?|[0-9]+\.[0-9]*[1-9][0-9]*){_SUFFIX}$"

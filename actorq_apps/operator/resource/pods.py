@@ -1,12 +1,13 @@
 """A TrainingRun's settings for the pods of a role, as in Kubernetes, but without settings that open the node."""
 
+from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
 from actorq.config.messages.expected import Expected
 from actorq.config.settings import Settings
-from actorq_apps.operator.resource.amounts import Name, Size, Value
+from actorq_apps.operator.resource.amounts import Name, Quantity, Size, Value
 
 # Kubernetes allows this many bytes for all annotations together, and for an environment variable.
 _LONG = 32_768
@@ -22,6 +23,11 @@ Path = Annotated[
     str,
     Field(min_length=1, max_length=1024, pattern=r"^[^:]+$"),
     Expected("a path of 1 to 1,024 characters without a colon"),
+]
+DnsLabel = Annotated[
+    str,
+    Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"),
+    Expected("at most 63 lower-case letters, digits and inner hyphens"),
 ]
 
 
@@ -101,11 +107,7 @@ class Volume(_OneOf):
     """A volume: exactly one of these. Volumes of the node are not allowed."""
 
     _what = "volume"
-    name: Annotated[
-        str,
-        Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"),
-        Expected("at most 63 lower-case letters, digits and inner hyphens"),
-    ] = Field(description="name of the volume")
+    name: DnsLabel = Field(description="name of the volume")
     persistentVolumeClaim: ClaimVolume | None = Field(None, description="a claim")
     configMap: Named | None = Field(None, description="a ConfigMap")
     emptyDir: EmptyVolume | None = Field(None, description="an empty folder")
@@ -120,6 +122,13 @@ class Mount(Settings):
         None, description="folder in the volume"
     )
     readOnly: bool = Field(False, description="mount it read-only")
+
+
+class Resources(Settings):
+    """Requests and limits of a container."""
+
+    requests: dict[str, Quantity] = Field({}, max_length=32, description="requests by name of the resource")
+    limits: dict[str, Quantity] = Field({}, max_length=32, description="limits by name of the resource")
 
 
 class PodSettings(Settings):
@@ -151,5 +160,10 @@ class PodSettings(Settings):
     @property
     def secrets(self) -> list[str]:
         """The names of the Secrets that these pods read."""
-        found = [each.valueFrom.secretKeyRef for each in self.env if each.valueFrom and each.valueFrom.secretKeyRef]
-        return [*(each.name for each in found), *(each.secretRef.name for each in self.envFrom if each.secretRef)]
+        return [*secrets_of(self.env), *(each.secretRef.name for each in self.envFrom if each.secretRef)]
+
+
+def secrets_of(variables: Iterable[EnvironmentVariable]) -> list[str]:
+    """The names of the Secrets that give environment variables their values."""
+    found = [each.valueFrom.secretKeyRef for each in variables if each.valueFrom and each.valueFrom.secretKeyRef]
+    return [each.name for each in found]

@@ -13,35 +13,32 @@ from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import EXPORT_URL, FOLDER_URL, MAX_EXPORT_URL
 from actorq.config.settings import Settings
+from actorq.domain.environments import is_external
 from actorq.errors import UserError
 from actorq_apps.cluster.objects import TRAINING_RUN, Object, part
 from actorq_apps.operator.naming import check_run_name
-from actorq_apps.operator.resource.amounts import Image, Key, Name, Quantity, Size, Value
-from actorq_apps.operator.resource.pods import Named, PodSettings
+from actorq_apps.operator.resource.amounts import IMMUTABLE, RULES, Image, Key, Name, Size, Value
+from actorq_apps.operator.resource.pods import Named, PodSettings, Resources
+from actorq_apps.operator.resource.simulator import SimulatorSpec
 
 API_VERSION, KIND = TRAINING_RUN
 GROUP, VERSION = API_VERSION.split("/")
 PLURAL = "trainingruns"
 
-IMMUTABLE, RULES = "immutable", "x-kubernetes-validations"
-"""Extra properties of a field's JSON schema: whether it may change, and rules that the API server evaluates."""
 _FIXED: dict[str, JsonValue] = {IMMUTABLE: True}
 _ISSUER_RULE: dict[str, JsonValue] = {
     "rule": "(self.mode == 'issuer') == has(self.issuer)",
     "message": "spec.tls.issuer is for mode issuer, which needs it",
+}
+_EXTERNAL_RULE: dict[str, JsonValue] = {
+    "rule": "self.environment.startsWith('external/') == has(self.actors.external)",
+    "message": "spec.actors.external is for environments such as external/robot, which need it",
 }
 
 # Prefix of labels for Kueue.
 _KUEUE = "kueue.x-k8s.io/"
 # Maximum nesting of lists and mappings in a specification. Parsing a deeper one could end a process.
 DEEPEST = 32
-
-
-class Resources(Settings):
-    """Requests and limits of a container."""
-
-    requests: dict[str, Quantity] = Field({}, max_length=32, description="requests by name of the resource")
-    limits: dict[str, Quantity] = Field({}, max_length=32, description="limits by name of the resource")
 
 
 class Toleration(Settings):
@@ -73,7 +70,20 @@ class ActorsSpec(Settings):
     nodeSelector: dict[str, Value] = Field({}, max_length=64, description="labels of nodes for actors")
     spot: bool = Field(False, description="prefer spot nodes and accept their taints")
     priorityClassName: Name | None = Field(None, description="PriorityClass of the actors")
+    external: SimulatorSpec | None = Field(
+        None, description="simulator beside each actor; required by environments external/NAME, and only for them"
+    )
     pod: PodSettings = Field(PodSettings(), description="changes of the pod of an actor")
+
+    @model_validator(mode="after")
+    def _check(self) -> "ActorsSpec":
+        known = {volume.name for volume in self.pod.volumes}
+        for mount in self.external.volumeMounts if self.external is not None else ():
+            if mount.name not in known:
+                raise ValueError(
+                    f"actors.external.volumeMounts: {mount.name} is none of the volumes in actors.pod.volumes"
+                )
+        return self
 
 
 class LearnerSpec(Settings):
@@ -109,7 +119,7 @@ class RelaysSpec(Settings):
 
 
 class EvaluatorSpec(Settings):
-    """The evaluator. Without it, no return ends the run."""
+    """The evaluator. Without it, no return ends the run. With actors.external, the actors evaluate instead."""
 
     replicas: int = Field(1, ge=0, le=1, description="number of evaluators")
     resources: Resources = Field(Resources(), description="changes of the evaluator's requests and limits")
@@ -172,6 +182,7 @@ class PolicyExportSpec(Settings):
 class TrainingRunSpec(Settings):
     """The specification of a TrainingRun."""
 
+    model_config = ConfigDict(json_schema_extra={RULES: [_EXTERNAL_RULE]})
     environment: str = Field(
         min_length=1, max_length=128, description="environment id; cannot be changed", json_schema_extra=_FIXED
     )
@@ -210,6 +221,18 @@ class TrainingRunSpec(Settings):
     checkpoint: CheckpointSpec = CheckpointSpec()
     policyExport: PolicyExportSpec | None = Field(None, description="export of the best policy at the end of the run")
 
+    @model_validator(mode="after")
+    def _check(self) -> "TrainingRunSpec":
+        has_simulator = self.actors.external is not None
+        if has_simulator and not is_external(self.environment):
+            raise ValueError(
+                f"actors.external: {self.environment} has environments of its own: leave it out, or set an environment "
+                "such as external/robot"
+            )
+        if is_external(self.environment) and not has_simulator:
+            raise ValueError(f"environment: {self.environment} needs actors.external with the image of its simulator")
+        return self
+
     @property
     def roles(self) -> dict[str, ActorsSpec | LearnerSpec | QuantizerSpec | RelaysSpec | EvaluatorSpec]:
         """The sections of the specification by the component of their pods."""
@@ -224,7 +247,9 @@ class TrainingRunSpec(Settings):
     @property
     def secrets(self) -> list[str]:
         """The names of the Secrets that pods read, except the checkpoints' Secret."""
-        return list(dict.fromkeys(name for role in self.roles.values() for name in role.pod.secrets))
+        of_simulator = self.actors.external.secrets if self.actors.external is not None else []
+        of_roles = (name for role in self.roles.values() for name in role.pod.secrets)
+        return list(dict.fromkeys((*of_roles, *of_simulator)))
 
     @property
     def has_object_storage(self) -> bool:

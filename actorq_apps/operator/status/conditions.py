@@ -117,7 +117,7 @@ def _conditions(observed: ObservedRun, state: str, fault: Fault | None) -> list[
         ready, reason, message = False, INTERRUPTED, "the learner moves"
     elif not any(actor.connected and actor.role == "actor" for actor in observed.live.actors):
         waits = observed.live.elapsed_s >= _JOINING_S
-        ready, reason, message = False, "NoActors" if waits else "Starting", "no actor has joined the learner"
+        ready, reason, message = False, "NoActors" if waits else "Starting", _without_actors(observed)
     # The learner of a suspended run still answers while it saves.
     trains = observed.live is not None and observed.live.state in (RunState.COLLECTING, RunState.TRAINING)
     training = trains and not observed.suspended
@@ -142,6 +142,16 @@ def _conditions(observed: ObservedRun, state: str, fault: Fault | None) -> list[
     # Only the learner can change its earlier reports to the operator.
     asked = ("Training",) if fault else ("Ready", "Training")
     return [kept.get(each["type"], each) if each["type"] in asked else each for each in made]
+
+
+def _without_actors(observed: ObservedRun) -> str:
+    """Why no actor is connected. An actor with a simulator joins with the simulator's first message."""
+    text, metadata = "no actor has joined the learner", observed.resource["metadata"]
+    simulator = part(observed.resource, "spec", "actors", "external")
+    if not simulator:
+        return text
+    pods = f"-n {metadata['namespace']} -l {RUN_LABEL}={metadata['name']},{COMPONENT_LABEL}=actor"
+    return f"{text}, because no simulator has connected: `kubectl logs {pods} -c {simulator.get('name', 'simulator')}`"
 
 
 def _end_of_failed(observed: ObservedRun) -> str:

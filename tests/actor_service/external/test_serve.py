@@ -1,11 +1,16 @@
 """`actorq serve`: a trained policy answers simulators without a learner."""
 
 import asyncio
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +19,22 @@ import pytest
 from actor_service.external.serve import ExportedFile, PolicyServer, PolicySource, RunFolder, run
 from actorq import load_policy, wire
 from actorq.config.run_config import RunConfig
+from actorq.config.sections import TransportConfig
 from actorq.domain.leaves import CRITIC_VECTOR, Leaf
 from actorq.domain.policy import Checkpoint, PolicyGraph
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
-from actorq.errors import ConflictError, UnavailableError, UserError
+from actorq.errors import ConflictError, DeniedError, UnavailableError, UserError
 from actorq.process import EXIT_OK
+from actorq.transport.options import Certificates
+from actorq.transport.security.identity import identity_uri
 from actorq.transport.server import Server
 from learner_service.policy.policy_graph import calibration_batch, export_policy_graph, snapshot_parameters
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.store.store import PolicyStore
+from sitegen import metrics
 from tests.actor_service.external.clients import Client
 from tests.actor_service.external.simulators import DEADLINE_S, opening, step
+from tests.actorq.transport.certificate_authority import Authority
 from tests.builders.stored_policies import stored_run
 from tests.builders.structured import NUMBERS, packed, random_observations
 from tests.integration.training_run import actorq
@@ -188,3 +198,92 @@ def test_a_file_for_other_spaces_is_refused(exported: Path) -> None:
     source.spec = replace(SPEC, observations=ArraySpec((5,), "float32"))
     with pytest.raises(UserError, match=r"cannot run the model on observations float32\[1, 5\]"):
         PolicyServer(RunConfig(), source, 1.0)
+
+
+def test_metrics_show_the_version_the_streams_and_the_time_to_an_answer(exported: Path) -> None:
+    with serving(ExportedFile(exported)) as (address, service, _):
+        client = Client(address)
+        client.open(opening(8))
+        for _ in range(3):
+            client.play(step(np.zeros((8, 4), np.float32)))
+        families = list(service.metrics())
+        found = {sample.name: sample.value for each in families for sample in each.samples if "le" not in sample.labels}
+    assert found.pop("actorq_actor_simulator_answer_seconds_sum") > 0
+    assert found == {
+        "actorq_actor_policy_version": 1,
+        "actorq_actor_simulators": 1,
+        "actorq_actor_simulator_environments": 8,
+        "actorq_actor_simulator_actions_total": 24,
+        "actorq_actor_simulator_answer_seconds_count": 3,
+        "actorq_actor_refused_simulators_total": 0,
+        "actorq_actor_cut_episodes_total": 0,
+    }
+    documented = {each.name: each.kind for each in metrics.of_service(metrics.ACTOR)}
+    served = {f"{each.name}_total" if each.type == "counter" else each.name: each.type for each in families}
+    assert served.items() <= documented.items()
+
+
+class ServerProcess:
+    """`python -m actor_service.external`, as in a pod."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "actor_service.external", *arguments, "--listen", "127.0.0.1:0"]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    @cached_property
+    def address(self) -> str:
+        """Where it serves. Waits until it does."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if "serving on " in line:
+                return line.partition("serving on ")[2].split()[0]
+        raise AssertionError(f"the server ended with {self.process.wait()}")
+
+    def __enter__(self) -> "ServerProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def test_a_terminated_server_ends_all_streams_in_time_and_they_go_on_at_another(exported: Path) -> None:
+    with ServerProcess(str(exported)) as first, ServerProcess(str(exported)) as second:
+        addresses = first.address, second.address
+        clients = [Client(addresses[0]) for _ in range(20)]
+        for client in clients:
+            client.open()
+            client.play(step())
+        # Answers to these steps may be on their way when the streams end.
+        for client in clients:
+            client.send(step())
+        began = time.monotonic()
+        first.process.send_signal(signal.SIGTERM)
+        for client in clients:
+            error = client.error()
+            assert isinstance(error, UnavailableError)
+            assert "connect again" in str(error)
+        assert first.process.wait(DEADLINE_S) == EXIT_OK
+        # A pod is killed after its grace period, which is longer.
+        assert time.monotonic() - began < TransportConfig().drain_s
+        for _ in clients:
+            moved = Client(addresses[1])
+            moved.open()
+            assert list(moved.play(step()).policy_versions) == [1]
+
+
+def test_with_certificates_only_simulators_of_the_servers_run_may_connect(exported: Path, tmp_path: Path) -> None:
+    authority = Authority()
+    members = {"server": ("actor", "policy-server"), "client": ("simulator", "policy-server")}
+    members |= {"actor": ("actor", "policy-server"), "stranger": ("simulator", "actorq")}
+    for name, (role, run_name) in members.items():
+        authority.issue(tmp_path, name, uris=(identity_uri(role, run_name),))
+    # The settings of k8s/serve/mtls.
+    tls = ("--transport.certificates", str(tmp_path / "server"), "--transport.run", "policy-server")
+    with ServerProcess(str(exported), *tls) as server:
+        client = Client(server.address, Certificates.load(tmp_path / "client"))
+        client.open()
+        assert list(client.play(step()).policy_versions) == [1]
+        for name in ("actor", "stranger"):
+            with pytest.raises(DeniedError):
+                Client(server.address, Certificates.load(tmp_path / name)).open()

@@ -136,6 +136,12 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._fail(
                     400, f'container "service" in pod "{place.name}" is waiting to start: image can\'t be pulled'
                 )
+            pod = self.server.objects.get(url.path.removesuffix("/log"), {})
+            names = [each["name"] for each in pod.get("spec", {}).get("containers", ())]
+            if len(names) > 1 and "container" not in query:
+                return self._fail(
+                    400, f"a container name must be specified for pod {place.name}, choose one of: {names}"
+                )
             limit = int(query["limitBytes"][0]) if "limitBytes" in query else None
             return self._send(200, logs[place.name].encode()[:limit], "text/plain")
         if verb == "watch":

@@ -132,6 +132,18 @@ def test_logs_name_their_pods(api: ClusterApi, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "learner-0  one\nlearner-0  two\nactor-1    unfinished\n"
 
 
+@pytest.mark.parametrize("flags", [(), ("-f",)])
+def test_the_log_of_an_actor_with_a_simulator_is_the_actors(
+    api: ClusterApi, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]
+) -> None:
+    actor = ready_pod("actor-1", "actor")
+    api.add("v1", "pods", {**actor, "spec": {"containers": [{"name": "actor"}, {"name": "simulator"}]}})
+    api.add("v1", "pods", ready_pod("learner-0", "learner"))
+    api.logs = {"learner-0": "one\n", "actor-1": "two\n"}
+    assert main(["cluster", "logs", *flags]) == 0
+    assert sorted(capsys.readouterr().out.splitlines()) == ["actor-1    two", "learner-0  one"]
+
+
 def test_logs_from_before_a_restart_are_those_of_pods_that_had_one(
     api: ClusterApi, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,7 @@ from tests.actorq_apps.cluster.cluster_objects import (
 )
 
 SINCE = "2026-01-02T03:04:05Z"
+DEFAULT = "kubectl.kubernetes.io/default-container"
 NOW = datetime.fromisoformat(SINCE).timestamp()
 
 
@@ -128,6 +129,16 @@ def test_shows_a_pod_like_kubectl() -> None:
     looping = pod("actor-1", "actor", crash_loop(1, restarts=4))
     assert view(looping) == PodView("actor-1", "actor", "CrashLoopBackOff", False, 4)
     assert view(pod("actor-2", "actor")) == PodView("actor-2", "actor", "Pending", False, 0)
+
+
+@pytest.mark.parametrize(("annotations", "container"), [({}, "simulator"), ({DEFAULT: "actor"}, "actor")])
+def test_a_pod_with_several_containers_shows_the_log_that_kubectl_shows(
+    annotations: dict[str, str], container: str
+) -> None:
+    found = ready_pod("actor-1", "actor")
+    found["spec"] = {"containers": [{"name": "simulator"}, {"name": "actor"}]}
+    found["metadata"]["annotations"] = annotations
+    assert view(found).container == container
 
 
 def test_pods_that_a_workload_may_not_make_are_explained() -> None:

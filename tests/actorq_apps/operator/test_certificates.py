@@ -18,7 +18,7 @@ from actorq_apps.operator.certificates import AUTHORITY_LIFE, LIFE, certificates
 from actorq_apps.operator.render import identity, objects
 from actorq_apps.operator.resource.training_run import TrainingRun
 from tests.actorq.transport.staged_servicer import StagedLearner, serving
-from tests.actorq_apps.operator.training_runs import Object, training_run
+from tests.actorq_apps.operator.training_runs import SPECS, Object, training_run
 
 NOW = datetime.now(UTC)
 RUN = training_run()
@@ -103,6 +103,32 @@ def test_a_services_certificate_has_its_names_in_the_cluster(service: str, exist
     name = f"alpha-{service}"
     wanted = {name, f"{name}.lab", f"{name}.lab.svc", f"{name}.lab.svc.cluster.local", "localhost"}
     assert wanted <= set(names.value.get_values_for_type(x509.DNSName))
+
+
+def test_the_actors_of_a_run_with_simulators_are_its_evaluators() -> None:
+    run = training_run(**SPECS["simulator"])
+    (workload,) = (
+        each for each in objects(run) if each["metadata"]["name"] == "alpha-actor" and "template" in each.get("spec", {})
+    )
+    actor, simulator = workload["spec"]["template"]["spec"]["containers"]
+    volumes = {
+        each["name"]: each["secret"]["secretName"]
+        for each in workload["spec"]["template"]["spec"]["volumes"]
+        if "secret" in each
+    }
+    issued = made(run)
+    owners = {}
+    for container in (actor, simulator):
+        for mount in container["volumeMounts"]:
+            if (secret := volumes.get(mount["name"])) is not None:
+                uris = leaf(issued[secret]).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+                found = parse_identity(uris.get_values_for_type(x509.UniformResourceIdentifier))
+                owners[mount["mountPath"].rpartition("/")[2]] = found
+    assert owners["actor"].may_be_called("alpha-actor-5d9c-x")
+    assert (owners["evaluator"].role, owners["evaluator"].name) == ("evaluator", "alpha-actor-")
+    # The name of an actor's evaluator.
+    assert owners["evaluator"].may_be_called("alpha-actor-5d9c-x-evaluator")
+    assert owners["actor-certificates"].role == "simulator"
 
 
 def test_creates_nothing_while_all_certificates_are_valid(existing: dict[str, Object]) -> None:

@@ -15,7 +15,7 @@ from actorq_apps.operator.resource.training_run import GROUP, KIND, PLURAL, VERS
 from actorq_apps.operator.status.conditions import new_status
 from actorq_apps.operator.status.observed_run import ObservedRun
 from sitegen.definition import text
-from tests.actorq_apps.operator.training_runs import POD, SPECS, Object, manifest
+from tests.actorq_apps.operator.training_runs import POD, SIMULATOR, SPECS, Object, manifest
 from tests.builders.run_status import run_status
 from tests.k8s.custom_resources import OPEN, RULES, definition_faults, faults, places, stored
 from tests.k8s.rendered_manifests import ROOT
@@ -129,6 +129,7 @@ def test_the_server_keeps_all_that_the_operator_writes_into_a_status() -> None:
 
 RUN: Object = {"environment": "CartPole-v1", "algorithm": "dqn"}
 DISK = {"learner": {"storage": "1Gi", "storageClassName": "fast"}, "quantizer": {"storage": "1Gi"}}
+ROBOT = {"environment": "external/robot"}
 TOLERATION = {"tolerations": [{"operator": "Exists"}]}
 # The answers of a server of version 1.35.6, and the expected answers.
 REFUSED: dict[str, Object] = {
@@ -168,6 +169,18 @@ REFUSED: dict[str, Object] = {
     "volume of the node": {"actors": {"pod": {"volumes": [{"name": "x", "hostPath": {"path": "/"}}]}}},
     "volume of a secret": {"learner": {"pod": {"volumes": [{"name": "x", "secret": {"secretName": "s"}}]}}},
     "container of one's own": {"actors": {"pod": {"containers": []}}},
+    "simulator without its environment": {"actors": {"external": {"image": "robot:1"}}},
+    "environment without its simulator": {"environment": "external/robot"},
+    "simulator without image": {**ROBOT, "actors": {"external": {"args": ["x"]}}},
+    "simulator with the name of the actor's container": {
+        **ROBOT,
+        "actors": {"external": {"image": "robot:1", "name": "actor"}},
+    },
+    "simulator with a name that is no label": {
+        **ROBOT,
+        "actors": {"external": {"image": "robot:1", "name": "My_Robot"}},
+    },
+    "simulator with probes": {**ROBOT, "actors": {"external": {"image": "robot:1", "livenessProbe": {}}}},
     "too many settings": {"config": {f"s{number}": 1 for number in range(65)}},
 }
 ACCEPTED: dict[str, Object] = {
@@ -180,6 +193,8 @@ ACCEPTED: dict[str, Object] = {
     # An admission policy may forbid both (k8s/components).
     "priority of the system": {"actors": {"priorityClassName": "system-cluster-critical"}},
     "all of a pod": {"actors": {"pod": POD}, "learner": {"pod": POD}, "relays": {"pod": POD}},
+    "simulator": {**ROBOT, "actors": {"external": {"image": "robot:1"}}},
+    "all of a simulator": {**ROBOT, "actors": {"external": SIMULATOR, "pod": POD}},
     "every taint": {"actors": TOLERATION, "learner": TOLERATION},
 }
 UPDATES: dict[str, tuple[Object, Object, bool]] = {
@@ -208,6 +223,11 @@ UPDATES: dict[str, tuple[Object, Object, bool]] = {
     "settings": ({}, {"config": {"seed": 3}}, True),
     "suspended": ({}, {"suspend": True}, True),
     "images": ({}, {"images": {"actor": "registry/actor:2"}}, True),
+    "image of the simulator": (
+        {**ROBOT, "actors": {"external": {"image": "robot:1"}}},
+        {**ROBOT, "actors": {"external": {"image": "robot:2"}}},
+        True,
+    ),
     "relays and time": (DISK, {**DISK, "relays": {"replicas": 1}, "ttlSecondsAfterFinished": 5}, True),
 }
 
@@ -231,6 +251,24 @@ def test_a_server_accepts_specifications_that_the_operator_accepts(name: str) ->
     spec = with_changes(ACCEPTED[name])
     assert accepted(spec) == []
     assert TrainingRun.of({**manifest(), "spec": spec})
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            {"actors": {"external": {"image": "robot:1"}}},
+            "spec.actors.external is for environments such as external/robot, which need it",
+        ),
+        (ROBOT, "spec.actors.external is for environments such as external/robot, which need it"),
+        (
+            {**ROBOT, "actors": {"external": {"image": "robot:1", "name": "actor"}}},
+            "spec.actors.external.name: actor is the name of the actor's own container",
+        ),
+    ],
+)
+def test_a_server_says_why_it_refuses_a_simulator(spec: Object, message: str) -> None:
+    assert accepted(with_changes(spec)) == [message]
 
 
 @pytest.mark.parametrize("spec", [None, {}, [], "x"])

@@ -120,6 +120,19 @@ def test_unchanged_objects_have_no_changes(name: str) -> None:
         assert removal(each, each) == {}
 
 
+def test_a_volume_may_be_mounted_at_several_places() -> None:
+    mounts = [{"name": "data", "mountPath": path, "subPath": path[1:]} for path in ("/a", "/b")]
+
+    def workload(mounted: list[Object]) -> Object:
+        containers = [{"name": "actor", "volumeMounts": mounted}]
+        return {"kind": "Deployment", "metadata": {}, "spec": {"template": {"spec": {"containers": containers}}}}
+
+    assert changes(workload(mounts), workload(mounts[::-1])) == set()
+    moved = [mounts[0], {**mounts[1], "subPath": "c"}]
+    (path,) = changes(workload(mounts), workload(moved))
+    assert path[-3:] == ("volumeMounts", "/b", "subPath")
+
+
 def found_as_a_server_stores_it(wanted: Any) -> Any:
     """The object with additional fields, without empty fields, and with quantities in a server's notation."""
     if isinstance(wanted, dict):

@@ -15,6 +15,8 @@ CHOICES = [
     ("plaintext",),
     ("relays", "plaintext", "network-policies", "relays/network-policies"),
     ("relays", "mtls", "relays/mtls", "gpu-learner", "spot-actors"),
+    ("plaintext", "external"),
+    ("relays", "mtls", "external", "external/mtls", "relays/mtls", "network-policies"),
 ]
 
 
@@ -22,7 +24,7 @@ def ordered(objects: tuple[Object, ...] | list[Object]) -> list[Object]:
     return sorted(objects, key=lambda each: (each["kind"], each["metadata"]["name"]))
 
 
-@pytest.mark.parametrize("components", CHOICES, ids=lambda components: components[0])
+@pytest.mark.parametrize("components", CHOICES, ids=" ".join)
 def test_the_operator_builds_the_same_objects_as_kubectl(components: tuple[str, ...], tmp_path: Path) -> None:
     shutil.copytree(K8S, tmp_path / "k8s")
     (tmp_path / "run").mkdir()
@@ -50,6 +52,11 @@ def test_a_null_in_a_patch_removes_a_field(tmp_path: Path) -> None:
     patch = "{kind: Service, metadata: {name: learner}, spec: {a: null, b: 2}}"
     (made,) = build(base(tmp_path, patches=[{"patch": patch}]))
     assert made["spec"] == {"b": 2}
+
+
+def test_a_patch_deletes_an_object(tmp_path: Path) -> None:
+    patch = "{$patch: delete, apiVersion: v1, kind: Service, metadata: {name: learner}}"
+    assert build(base(tmp_path, patches=[{"target": {"kind": "Service", "name": "learner"}, "patch": patch}])) == []
 
 
 @pytest.mark.parametrize(

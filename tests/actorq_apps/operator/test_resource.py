@@ -74,6 +74,27 @@ def test_a_run_is_read_from_its_object(name: str) -> None:
             r"spec\.config\.learner\.device .*cpu.*spec\.learner\.gpu .* 1",
         ),
         ({"config": {"learner": {"device": "cuda"}}}, r"spec\.config\.learner\.device .*cuda.*spec\.learner\.gpu .* 0"),
+        (
+            {"actors": {"external": {"image": "robot:1"}}},
+            r"actors\.external: CartPole-v1 has environments of its own: .*external/robot",
+        ),
+        ({"environment": "external/robot"}, r"environment: external/robot needs actors\.external .*image"),
+        (
+            {"environment": "external/robot", "actors": {"external": {"image": "robot:1", "name": "actor"}}},
+            r"external\.name: actor is the name .*another",
+        ),
+        (
+            {
+                "environment": "external/robot",
+                "actors": {"external": {"image": "robot:1", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}},
+            },
+            r"external\.volumeMounts: v is none of .*actors\.pod\.volumes",
+        ),
+        ({"environment": "external/robot", "actors": {"external": {}}}, r"'spec\.actors\.external\.image'"),
+        (
+            {"environment": "external/robot", "actors": {"external": {"image": "robot:1", "livenessProbe": {}}}},
+            r"'spec\.actors\.external\.livenessProbe'",
+        ),
         ({"config": {"learner": 3}, "learner": {"gpu": 1}}, r"spec\.config.*'learner'.*section.* 3"),
     ],
 )

@@ -77,6 +77,19 @@ def test_the_environment_of_a_pod_reads_no_secret_without_the_label(world: World
     assert world.api.names("Deployment")
 
 
+def test_a_simulator_reads_no_secret_without_the_label(world: World) -> None:
+    variable = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "payroll", "key": "t"}}}
+    external = {"image": "robot:1", "env": [variable]}
+    world.run(environment="external/robot", actors={"external": external})
+    world.api.put(secret("payroll"))
+    world.reconcile()
+    assert world.api.condition("tiny", "Failed")["reason"] == "NoSecret"
+    assert not world.api.names("Deployment")
+    world.api.put(secret("payroll", **{"actorq.dev/credentials": "true"}))
+    world.reconcile()
+    assert world.api.names("Deployment") == {"tiny-quantizer", "tiny-actor"}
+
+
 def test_a_secret_that_appears_later_is_not_read_without_its_label(world: World) -> None:
     world.run(**STORED)
     world.reconcile()

@@ -24,6 +24,19 @@ POD: Object = {
     "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
     "serviceAccountName": "reader",
 }
+# A simulator beside each actor, with volumes of the actors' pods. Secrets have separate tests.
+SIMULATOR: Object = {
+    "image": "registry/robot:3",
+    "name": "robot",
+    "command": ["/robot"],
+    "args": ["--headless", "learner.yaml"],
+    "env": [
+        {"name": "LEVEL", "value": "3"},
+        {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    ],
+    "resources": {"requests": {"cpu": "500m"}, "limits": {"memory": "2Gi"}},
+    "volumeMounts": [{"name": "games", "mountPath": "/games", "readOnly": True}],
+}
 # The smallest specification, and specifications that together use every option.
 SPECS: dict[str, Object] = {
     "smallest": {},
@@ -67,6 +80,22 @@ SPECS: dict[str, Object] = {
         "policyExport": {"url": "s3://policies/alpha", "scheme": "int8"},
     },
     "suspended": {"suspend": True},
+    "simulator": {
+        "environment": "external/robot",
+        "actors": {"replicas": 3, "external": SIMULATOR, "pod": POD},
+        "networkPolicies": True,
+    },
+    "simulator with an issuer": {
+        "environment": "external/robot",
+        "actors": {"external": {"image": "robot:1"}},
+        "relays": {"replicas": 1},
+        "tls": {"mode": "issuer", "issuer": {"name": "ca"}},
+    },
+    "simulator in plain text": {
+        "environment": "external/robot",
+        "actors": {"external": {"image": "robot:1"}},
+        "tls": {"mode": "none"},
+    },
 }
 
 

@@ -4,6 +4,7 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
 from actor_service.external.streams.door import Door, Host, Taken
@@ -166,3 +167,26 @@ def test_a_disconnected_simulator_may_come_back() -> None:
     assert isinstance(playing.ending().error, UnavailableError)
     playing.leave()
     Simulator(at)
+
+
+def test_counts_actions_and_measures_the_time_to_each_answer() -> None:
+    clock = ManualClock(100.0)
+    at = Door(ExternalConfig(batch_wait_ms=0.0), clock)
+    at.admit(Host(NAME))
+    slow, quick_one = Simulator(at, opening(3)), Simulator(at)
+    slow.offer(step(np.zeros((3, 4), np.float32)))
+    clock.now += 2.0
+    quick_one.offer(step())
+    at.take(DEADLINE_S)
+    clock.now += 0.002
+    answers = [(each.session, answer(each.session.count)) for each in (slow, quick_one)]
+    at.answer(answers)
+    assert at.actions == 4
+    buckets, total = at.answer_seconds.snapshot()
+    counts = dict(buckets)
+    assert (counts[0.001], counts[0.0025], counts[1.0], counts[5.0]) == (0, 1, 1, 2)
+    assert total == pytest.approx(2.004)
+
+
+def answer(count: int) -> wire.PlayAnswer:
+    return wire.PlayAnswer(np.ones(count, np.int64), np.ones(count, np.int64), "int8", np.zeros(count, np.bool_))

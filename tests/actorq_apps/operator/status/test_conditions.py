@@ -116,6 +116,17 @@ def test_a_quota_that_keeps_pods_away_is_named() -> None:
     assert "exceeded quota: small" in ready["message"]
 
 
+def test_a_run_without_simulators_names_the_command_that_shows_their_log() -> None:
+    waiting_run = {"live": run_status(state=RunState.WAITING_FOR_ACTORS, elapsed_s=60.0, actors=())}
+    own = conditions(observed_run(**waiting_run))["Ready"]
+    assert (own["reason"], own["message"]) == ("NoActors", "no actor has joined the learner")
+    spec = {"actors": {"external": {"image": "robot:1", "name": "robot"}}}
+    ready = conditions(observed_run(spec=spec, **waiting_run))["Ready"]
+    assert ready["reason"] == "NoActors"
+    command = "`kubectl logs -n lab -l actorq/run=tiny,app.kubernetes.io/component=actor -c robot`"
+    assert ready["message"].endswith(f"because no simulator has connected: {command}")
+
+
 def test_a_learner_that_mostly_waits_is_starved_but_training() -> None:
     earlier = run_status(elapsed_s=10.0, starved_s=1.0, actors=ACTING)
     starved = run_status(elapsed_s=20.0, starved_s=10.5, actors=ACTING)
