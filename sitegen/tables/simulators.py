@@ -32,12 +32,12 @@ def simulator_rates() -> str:
     """Steps per second when the learner does not limit them."""
     if is_awaited("simulators"):
         return NOT_MEASURED
-    repeats = figures("simulators")["rates"]
     rows = []
-    for side in repeats[0]:
-        shares = "" if side == OWN else spread(each[side] / each[OWN] for each in repeats)
-        rows.append((_NAMES.get(side, f"a client in {side}"), _median(repeats, side), shares))
-    return table(("cart-pole in", "steps/s", "times the actor's own"), rows)
+    for count, repeats in by("environments", figures("simulators")["rates"]).items():
+        for side in [name for name in repeats[0] if name != "environments"]:
+            shares = "" if side == OWN else spread(each[side] / each[OWN] for each in repeats)
+            rows.append((_NAMES.get(side, f"a client in {side}"), count, _median(repeats, side), shares))
+    return table(("cart-pole in", "environments", "steps/s", "times the actor's own"), rows)
 
 
 def simulator_streams() -> str:

@@ -124,7 +124,9 @@ def test_a_client_needs_every_seed_and_half_of_the_steps() -> None:
 
 
 def test_ratios_are_medians_of_neighboring_turns() -> None:
-    assert targets({"rates": [{OWN: own, CPP: 50.0} for own in (50.0, 100.0, 1_000.0)]})[0].measured == 0.5
+    rates = [{"environments": 8, OWN: own, CPP: 50.0} for own in (50.0, 100.0, 1_000.0)]
+    found = targets({"rates": [*rates, {"environments": 32, OWN: 1.0, CPP: 1.0}]})
+    assert [target.measured for target in found] == [0.5, 1.0]
     sides = {ECHO: (100.0, 10.0), EXPLORING: (40.0, 30.0), GREEDY: (60.0, 15.0)}
     repeat = {side: {"actions_per_s": rate, "p99_ms": p99} for side, (rate, p99) in sides.items()}
     assert _met(targets({"streams": [repeat] * 3})) == [False, False, True, True]
@@ -143,7 +145,7 @@ def test_each_target_has_an_explanation() -> None:
     repeat = {side: {"actions_per_s": 1.0, "p99_ms": 1.0} for side in (ECHO, EXPLORING, GREEDY)}
     figures = {
         "training": _training(1.0),
-        "rates": [{OWN: 1.0, CPP: 1.0}],
+        "rates": [{"environments": 8, OWN: 1.0, CPP: 1.0}],
         "streams": [repeat],
         "stalls": [{"kind": KILLED, "pause_s": 0.0, "loss": 0.0}],
     }

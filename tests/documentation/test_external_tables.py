@@ -39,14 +39,14 @@ def test_tables_of_simulators_show_each_side(monkeypatch: pytest.MonkeyPatch) ->
     stall = {"kind": "frozen", "pause_s": 0.005, "before": 800.0, "after": 784.0, "loss": 0.02}
     content = {
         "training": [{**run, "side": side, "seed": seed} for seed in (1, 2) for side in (OWN, "C++")],
-        "rates": [{OWN: 1_000.0, "C++": 700.0}, {OWN: 1_000.0, "C++": 600.0}],
+        "rates": [{"environments": 8, OWN: 1_000.0, "C++": rate} for rate in (700.0, 600.0)],
         "streams": [{ECHO: LOAD, EXPLORING: {**LOAD, "actions_per_s": 500.0}, GREEDY: LOAD}],
         "stalls": [stall],
     }
     store(monkeypatch, simulators, content)
     training, rates, streams, stalls = map(rows, SIMULATORS)
     assert training[1] == "| a client in C++ | 2 of 2 | 20 | 9,000 | 700 |"
-    assert rates[1] == "| a client in C++ | 650 | 0.65 (0.6 to 0.7) |"
+    assert rates[1] == "| a client in C++ | 8 | 650 | 0.65 (0.6 to 0.7) |"
     assert streams[1] == "| actor, exploring | 500 | 0.25 | 0.5 | 90 | 0.5 |"
     assert stalls == ["| frozen | 5 ms for a step | 800 | 784 | 2.0% |"]
 

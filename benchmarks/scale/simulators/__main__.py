@@ -4,7 +4,8 @@
 
 1. training: the clients of examples/simulator in Python, C++ and JavaScript train their own cart-pole to a return of
    475. An actor with the same cart-pole as an environment of its own takes turns with them, with as many environments.
-2. rates: the same without a limit. The learner stores and never trains, so that only the actor limits the steps.
+2. rates: the same without a limit, with a few and with many environments on the stream. The learner stores and never
+   trains, so that only the actor limits the steps.
 3. streams: many simulators at once, each with one environment and a connection of its own. They send as fast as they
    are answered. A bare gRPC server takes turns with the actor, and gets the same messages from the same simulators. The
    simulators are in --processes processes of their own, so that they do not share the server's Python lock.
@@ -26,7 +27,7 @@ from typing import Any
 from benchmarks.harness import ONE_SEED, Meaning, Target, run_benchmark, without_verdict
 from benchmarks.processes import ServiceProcess, serving
 from benchmarks.runs import refusal
-from benchmarks.scale.simulators.clients import BUILDERS, Client, built
+from benchmarks.scale.simulators.clients import BUILDERS, built
 from benchmarks.scale.simulators.generators import Figures, play
 from benchmarks.scale.simulators.messages import Messages, messages
 from benchmarks.scale.simulators.services import IdleRun, idle_run
@@ -86,6 +87,14 @@ MEANINGS = (
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=" ".join(PARTS))
     parser.add_argument("--clients", nargs="+", choices=[*BUILDERS], default=[*BUILDERS], help="default: all")
+    parser.add_argument(
+        "--environments",
+        type=int,
+        nargs="+",
+        default=[8, 32],
+        metavar="N",
+        help="of part 2, on a stream (default: 8 32)",
+    )
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 1 to N of the training (default: 3)")
     parser.add_argument("--streams", type=int, default=200, metavar="N", help="simulators at once (default: 200)")
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="that have them (default: 2)")
@@ -102,16 +111,21 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         clients = built(arguments.clients, directory) if {"training", "rates"} & {*arguments.parts} else []
         if "training" in arguments.parts:
             figures["training"] = list(_told(trained(clients, arguments.seeds, directory), _line))
-        if {"rates", "streams", "stalls"} & {*arguments.parts}:
+        if "rates" in arguments.parts:
+            figures["rates"] = [
+                found
+                for count in arguments.environments
+                for found in _told(rates(count, clients, arguments.repeats, arguments.seconds))
+            ]
+        if {"streams", "stalls"} & {*arguments.parts}:
             with idle_run() as run:
-                figures |= _of_idle(run, clients, arguments)
+                figures |= _of_idle(run, arguments)
     return figures, without_verdict(targets(figures), refusal(figures["training"]) if "training" in figures else "")
 
 
-def _of_idle(run: IdleRun, clients: list[Client], arguments: argparse.Namespace) -> dict[str, Any]:
-    """The parts without training."""
+def _of_idle(run: IdleRun, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The parts with simulators that have no environment."""
     made: dict[str, Callable[[], Iterator[Any]]] = {
-        "rates": lambda: rates(run, clients, arguments.repeats, arguments.seconds),
         "streams": lambda: _streams(run, arguments),
         "stalls": lambda: _stalls(run, arguments),
     }
@@ -177,16 +191,14 @@ def _of_training(runs: list[dict[str, Any]]) -> list[Target]:
 
 
 def _of_rates(repeats: list[dict[str, float]]) -> list[Target]:
-    sides = [side for side in (repeats[0] if repeats else {}) if side != OWN]
-    return [
-        Target(
-            f"{side}: steps/s without a limit over the actor's own",
-            statistics.median(each[side] / each[OWN] for each in repeats),
-            _SHARE,
-            at_most=False,
-        )
-        for side in sides
-    ]
+    found = []
+    for count in dict.fromkeys(each["environments"] for each in repeats):
+        own = [each for each in repeats if each["environments"] == count]
+        for side in [name for name in own[0] if name not in (OWN, "environments")]:
+            share = statistics.median(each[side] / each[OWN] for each in own)
+            name = f"{side}, {count} environments: steps/s without a limit over the actor's own"
+            found.append(Target(name, share, _SHARE, at_most=False))
+    return found
 
 
 def _of_streams(repeats: list[dict[str, Figures]]) -> list[Target]:

@@ -15,7 +15,7 @@ from benchmarks.scale.simulators.cart_pole import ENVIRONMENT
 
 ENVIRONMENTS = 8
 # More than a measurement stores. The learner trains once its replay has so many transitions.
-_TRANSITIONS = 50_000_000
+_TRANSITIONS = 20_000_000
 _READ_S = 0.1
 _START_S = 120.0
 
@@ -54,13 +54,16 @@ class IdleRun:
 
 
 @contextmanager
-def idle_run() -> Iterator[IdleRun]:
-    """Run a learner and a quantizer. Simulators with the spaces of the example's cart-pole may join."""
+def idle_run(environments: int = ENVIRONMENTS) -> Iterator[IdleRun]:
+    """Run a learner and a quantizer. Simulators with the spaces of the example's cart-pole may join.
+
+    environments: of an actor with environments of its own.
+    """
     tree: dict[str, Any] = {
         "environment": ENVIRONMENT,
-        "environments_per_actor": ENVIRONMENTS,
+        "environments_per_actor": environments,
         "max_environment_steps": 10**12,
-        "replay": {"capacity": _TRANSITIONS, "min_size": _TRANSITIONS},
+        "replay": {"capacity": 2 * _TRANSITIONS, "min_size": _TRANSITIONS},
         "rate_limiter": {"samples_per_insert": 1.0, "error_buffer": 1e15},
         "checkpoint": {"period_s": 3_600.0},
         "energy": {"enabled": False},

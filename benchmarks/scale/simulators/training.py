@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.runs import forget_incomplete, train, with_project
 from benchmarks.scale.simulators.cart_pole import ENVIRONMENT
 from benchmarks.scale.simulators.clients import Client, ended
-from benchmarks.scale.simulators.services import ENVIRONMENTS, IdleRun
+from benchmarks.scale.simulators.services import ENVIRONMENTS, IdleRun, idle_run
 
 Run = dict[str, Any]
 
@@ -27,23 +27,25 @@ def trained(clients: Sequence[Client], seeds: int, directory: Path) -> Iterator[
             yield _with_client(client, seed, directory)
 
 
-def rates(run: IdleRun, clients: Sequence[Client], repeats: int, seconds: float) -> Iterator[dict[str, float]]:
+def rates(environments: int, clients: Sequence[Client], repeats: int, seconds: float) -> Iterator[dict[str, Any]]:
     """Steps per second of the actor's own environments and of each client, by name, in turn."""
-    for repeat in range(repeats):
-        sides = [None, *clients]
-        found = {_name(side): _rate(run, side, seconds) for side in (sides if repeat % 2 == 0 else sides[::-1])}
-        yield {_name(side): found[_name(side)] for side in sides}
+    sides = [None, *clients]
+    with idle_run(environments) as run:
+        for repeat in range(repeats):
+            order = sides if repeat % 2 == 0 else sides[::-1]
+            found = {_name(side): _rate(run, side, environments, seconds) for side in order}
+            yield {"environments": environments, **{_name(side): found[_name(side)] for side in sides}}
 
 
 def _name(side: Client | None) -> str:
     return OWN if side is None else side.name
 
 
-def _rate(run: IdleRun, side: Client | None, seconds: float) -> float:
+def _rate(run: IdleRun, side: Client | None, environments: int, seconds: float) -> float:
     if side is None:
         with run.environments():
             return round(run.steps_per_s(_WARM_UP_STEPS, seconds), 1)
-    with run.simulators() as actor, side.playing(actor.address, ENVIRONMENTS):
+    with run.simulators() as actor, side.playing(actor.address, environments):
         return round(run.steps_per_s(_WARM_UP_STEPS, seconds), 1)
 
 
