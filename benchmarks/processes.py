@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,10 +40,10 @@ class ServiceProcess:
 
 
 @contextmanager
-def serving(module: str, *flags: str) -> Iterator[ServiceProcess]:
-    """Run `python -m MODULE` on a free port. It is killed at the end, because its files are not kept."""
-    command = [sys.executable, "-m", module, "--listen", "127.0.0.1:0", *flags]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+def serving(module: str, *flags: str, command: Sequence[str] = ()) -> Iterator[ServiceProcess]:
+    """Run `python -m MODULE COMMAND` on a free port. It is killed at the end, because its files are not kept."""
+    given = [sys.executable, "-m", module, *command, "--listen", "127.0.0.1:0", *flags]
+    process = subprocess.Popen(given, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     log, address = process.stderr, Future[str]()
     lines: list[str] = []

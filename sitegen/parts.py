@@ -56,11 +56,12 @@ def _file(name: str) -> str:
     return f"```{language}\n{path.read_text(encoding='utf-8').rstrip()}\n```"
 
 
-# Parts of one stored result, or of one file.
+# Parts of one stored result, of one file, or of one role.
 _OF: dict[str, Callable[[str], str]] = {
     "file": _file,
     "line": verdicts.line,
     "record": results.record,
+    "rights": rpcs.rights,
     "text": _text,
 }
 

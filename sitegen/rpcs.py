@@ -12,9 +12,13 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorSet,
     ServiceDescriptorProto,
 )
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 from grpc_tools import protoc
 
-from actorq.v1 import access_pb2
+from actorq.externalscaler import externalscaler_pb2
+from actorq.transport.security.roles import allowed_roles
+from actorq.v1 import access_pb2, actor_pb2, external_pb2, learner_pb2, quantizer_pb2
 from sitegen.markdown import names, table
 
 _ROOT = Path(__file__).parents[1] / "protos"
@@ -23,6 +27,10 @@ _PACKAGE = "actorq.v1"
 _MESSAGES, _ENUMS, _SERVICES = 4, 5, 6
 # Fields of a message, values of an enum, methods of a service.
 _MEMBERS = 2
+_SERVERS = (
+    *(learner_pb2, quantizer_pb2, actor_pb2, external_pb2),
+    *(externalscaler_pb2, health_pb2, reflection_pb2),
+)
 
 
 def services() -> str:
@@ -39,6 +47,17 @@ def messages() -> str:
         sections |= {found.name: _message(file, index, found) for index, found in enumerate(file.message_type)}
         sections |= {found.name: _enum(file, index, found) for index, found in enumerate(file.enum_type)}
     return "\n\n".join(sections[name] for name in sorted(sections))
+
+
+def rights(role: str) -> str:
+    """The RPCs of each service that a role may call, and those that are refused."""
+    rows = []
+    for file in _SERVERS:
+        for service in file.DESCRIPTOR.services_by_name.values():
+            methods = [method.name for method in service.methods]
+            may = [name for name in methods if role in allowed_roles(f"/{service.full_name}/{name}")]
+            rows.append((f"`{service.name}`", names(may), names(name for name in methods if name not in may)))
+    return table(("service", "allowed", "refused with PERMISSION_DENIED"), rows)
 
 
 @cache

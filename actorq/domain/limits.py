@@ -85,8 +85,17 @@ MAX_INPUTS = 64
 # Largest absolute value of an observation, a reward and a drawn action. With this bound, the squared gradients that
 # Adam keeps in float32 stay finite (docs/decisions/0051-numbers-of-actors.md).
 LARGEST_NUMBER = 1e9
+# Python checks fewer numbers than this faster than numpy.
+_FEW_NUMBERS = 32
 
 
 def within_numbers(numbers: NDArray[Any]) -> NDArray[np.bool_]:
     """Whether each number is from -LARGEST_NUMBER to LARGEST_NUMBER, bool of the same shape; False for NaN."""
     return (numbers >= -LARGEST_NUMBER) & (numbers <= LARGEST_NUMBER)
+
+
+def all_within_numbers(numbers: NDArray[Any]) -> bool:
+    """Whether `within_numbers` holds for all numbers."""
+    if numbers.size < _FEW_NUMBERS:
+        return all(-LARGEST_NUMBER <= number <= LARGEST_NUMBER for number in numbers.ravel().tolist())
+    return bool(within_numbers(numbers).all())

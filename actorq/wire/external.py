@@ -1,7 +1,8 @@
 """Messages between a simulator and the actor through which it plays."""
 
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +43,8 @@ class PlayOpening:
     explore: bool = True
 
 
-@dataclass(frozen=True)
-class PlayStep:
+# Steps and answers are tuples, because a frozen dataclass takes several times as long to make.
+class PlayStep(NamedTuple):
     """A step of all n environments of a stream, as the simulator sent it: `PlayStep` in the same file.
 
     observations: [n, *shape] of each array. rewards: float64[n]. terminated, truncated: bool[n].
@@ -67,8 +68,7 @@ class PlayReady:
     timeout_s: float
 
 
-@dataclass(frozen=True)
-class PlayAnswer:
+class PlayAnswer(NamedTuple):
     """The actions for a step of n environments: `PlayAction` in the same file.
 
     actions: [n, *action]. policy_versions: int64[n]. evaluating: bool[n].
@@ -157,9 +157,10 @@ def play_step_to_proto(step: PlayStep) -> external_pb2.PlayStep:
 def play_step_from_proto(message: external_pb2.PlayStep) -> PlayStep:
     """Decode a step. The receiver checks it against the spaces of the stream."""
     observations = bounds.items("step.observations", message.observations, limits.MAX_LEAVES)
+    # A slice is a list, which numpy converts faster than a repeated field.
     return PlayStep(
         tuple(map(tensor_from_proto, observations)),
-        np.array(bounds.items("step.rewards", message.rewards, limits.MAX_ENVIRONMENTS), np.float64),
+        np.array(bounds.items("step.rewards", message.rewards, limits.MAX_ENVIRONMENTS)[:], np.float64),
         _flags("step.terminated", message.terminated),
         _flags("step.truncated", message.truncated),
         _flags("step.successes", message.successes),
@@ -167,7 +168,16 @@ def play_step_from_proto(message: external_pb2.PlayStep) -> PlayStep:
 
 
 def _flags(what: str, values: Any) -> NDArray[np.bool_]:
-    return np.array(bounds.items(what, values, limits.MAX_ENVIRONMENTS), np.bool_)
+    given = bounds.items(what, values, limits.MAX_ENVIRONMENTS)[:]
+    return np.array(given, np.bool_) if True in given else _no_flags(len(given))
+
+
+@lru_cache(maxsize=256)
+def _no_flags(count: int) -> NDArray[np.bool_]:
+    """Flags that are all false, as in most steps; read-only, because steps share them."""
+    flags = np.zeros(count, np.bool_)
+    flags.setflags(write=False)
+    return flags
 
 
 def play_answer_to_proto(answer: PlayAnswer) -> external_pb2.PlayAction:

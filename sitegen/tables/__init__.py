@@ -6,7 +6,7 @@ from inspect import getmembers, isfunction
 
 _MODULES = (
     *("answers", "environments", "faults", "libraries", "memory", "normalized", "on_policy", "paper", "policies"),
-    *("runs", "seeds", "services", "zoo"),
+    *("runs", "seeds", "services", "simulators", "stored_data", "zoo"),
 )
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -22,6 +22,7 @@ from benchmarks.libraries.peers.environments import requirements
 from benchmarks.libraries.peers.process import run_tree
 from benchmarks.libraries.peers.systems import RLLIB, STABLE_BASELINES
 from benchmarks.onpolicy.settings import TASKS, Task
+from benchmarks.training.offline.targets import D3RLPY
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,7 +76,7 @@ def test_the_same_seed_gives_the_same_first_states_whoever_acts() -> None:
 def test_packages_are_pinned_and_torch_is_that_of_actorq() -> None:
     ours = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     [torch] = [line for line in ours if line.startswith("torch==")]
-    for peer in (STABLE_BASELINES, RLLIB):
+    for peer in (STABLE_BASELINES, RLLIB, D3RLPY):
         lines = requirements(peer).read_text(encoding="utf-8").splitlines()
         assert torch in lines
         assert all("==" in line and "+" not in line for line in lines if not line.startswith("#"))

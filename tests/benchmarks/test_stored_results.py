@@ -25,10 +25,13 @@ from benchmarks.policy.inference_timing import Timing
 from benchmarks.policy.sparse_policy import DenseCost
 from benchmarks.processor import NO_DOT_PRODUCT
 from benchmarks.quantize import __main__ as quantize
+from benchmarks.scale.serving import __main__ as policy_server
+from benchmarks.scale.simulators import __main__ as simulators
 from benchmarks.speedup import actorq, start
 from benchmarks.speedup import memory as memory_loop
 from benchmarks.training import cartpole, joint, returns, rlx2, sweep, warmstart
 from benchmarks.training.memory import __main__ as memory
+from benchmarks.training.offline import targets as stored_data
 from benchmarks.training.rlx2_tasks import TASKS
 from benchmarks.training.zoo import __main__ as zoo
 from sitegen.results import is_awaited
@@ -189,10 +192,13 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "rlx2_ant": _rlx2,
     "rlx2_sac_half_cheetah": _rlx2,
     "rlx2_sac_hopper": _rlx2,
+    "serving": policy_server.targets,
+    "simulators": simulators.targets,
     "sparse_learner": lambda figures: sparse_learner.targets(figures["cells"]),
     "sparse_policy": _sparse_policy,
     "start": lambda figures: start.targets(figures["runs"]),
     "start_without_vnni": lambda figures: start.targets(figures["runs"]),
+    "stored_data": stored_data.targets,
     "sweep": sweep.targets,
     "warmstart": warmstart.targets,
     "zoo": lambda figures: zoo.targets(figures["runs"]),

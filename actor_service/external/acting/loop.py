@@ -156,11 +156,11 @@ class SimulatorActing:
             marked = stream.evaluating
             if not stream.session.explore:
                 greedy.append(_Rows(stream, None))
-            elif not marked.any():
+            elif not (count := np.count_nonzero(marked)):
                 exploring.append(_Rows(stream, None))
             else:
                 evaluating.append(_Rows(stream, marked))
-                if not marked.all():
+                if count < stream.session.count:
                     exploring.append(_Rows(stream, ~marked))
         return exploring, greedy, evaluating
 

@@ -72,7 +72,8 @@ class StreamSegments:
         """Record the observations before the next action, [n, *observation]."""
         if self._acts:
             self._observations[self._context_rows + self._steps] = observations
-        self._newest[:-1] = self._newest[1:]
+        if self._context_rows:
+            self._newest[:-1] = self._newest[1:]
         self._newest[-1] = observations
 
     def acted(
@@ -107,11 +108,15 @@ class StreamSegments:
             self.observed(arrival.observations)
             return None
         step, arrays = self._steps, self._arrays
-        arrays["rewards"][step] = np.where(valid, arrival.rewards, 0.0)
-        arrays["terminated"][step] = arrival.terminated & valid
-        arrays["truncated"][step] = arrival.truncated & valid
+        rewards, terminated, truncated = arrival.rewards, arrival.terminated, arrival.truncated
+        if np.count_nonzero(valid) < self._count:
+            rewards, terminated, truncated = np.where(valid, rewards, 0.0), terminated & valid, truncated & valid
+        arrays["rewards"][step] = rewards
+        arrays["terminated"][step] = terminated
+        arrays["truncated"][step] = truncated
         arrays["valid"][step] = valid
-        self._episodes += episodes
+        if episodes:
+            self._episodes += episodes
         self._steps += 1
         self.observed(arrival.observations)
         self._acts = False

@@ -38,35 +38,39 @@ class StreamEpisodes:
         # Whether the last ended episode of each environment was an evaluation.
         self._evaluated = np.zeros(count, np.bool_)
         self._running = np.zeros(count, np.bool_)
+        self._all, self._none = np.ones(count, np.bool_), np.zeros(count, np.bool_)
         self._segments = StreamSegments(form, count) if session.explore else None
 
     @property
     def explores(self) -> bool:
         """Whether an answer gives training data: at least one exploring environment."""
-        return self.session.explore and not self.evaluating.all()
+        return self.session.explore and np.count_nonzero(self.evaluating) < self.session.count
 
     def arrive(self, arrival: Arrival, send: Callable[[PlaySession, Segment], None]) -> int:
         """Record a step. Segments that end with it go to `send`. Returns the number of explored transitions."""
+        # The counts of flags decide what happens, because most steps begin and end nothing.
         begins, ends = arrival.begins, arrival.terminated | arrival.truncated
+        some_begin, some_end = np.count_nonzero(begins) > 0, np.count_nonzero(ends) > 0
         self._lengths += 1
         self._returns += arrival.rewards
-        if begins.any():
+        if some_begin:
             self._lengths[begins] = 0
             self._returns[begins] = 0.0
             self.states[begins] = 0.0
-        evaluated = self.evaluating & ~begins
-        valid = ~begins & ~evaluated
-        episodes = self._ended(arrival, ends, evaluated)
-        self._marked.steps += int(np.count_nonzero(evaluated))
+        evaluated = self.evaluating & ~begins if np.count_nonzero(self.evaluating) else self._none
+        steps = int(np.count_nonzero(evaluated))
+        valid = ~begins & ~evaluated if some_begin or steps else self._all
+        episodes = self._ended(arrival, ends, evaluated) if some_end else ()
+        self._marked.steps += steps
         if self._segments is not None:
             segment = self._segments.stepped(arrival, valid, episodes)
             if segment is not None:
                 send(self.session, segment)
         self._running = ~ends
-        if ends.any():
+        if some_end:
             self._evaluated = np.where(ends, self.evaluating, self._evaluated)
             self.evaluating &= ~ends
-        if self.session.explore and begins.any():
+        if self.session.explore and some_begin:
             for index in np.flatnonzero(begins & ~self._evaluated):
                 self.evaluating[index] = self._marked.claim()
             self._evaluated &= ~begins
@@ -104,8 +108,6 @@ class StreamEpisodes:
 
     def _ended(self, arrival: Arrival, ends: NDArray[np.bool_], evaluated: NDArray[np.bool_]) -> tuple[Episode, ...]:
         """The exploring episodes that end with a step. Those of an evaluation are recorded there."""
-        if not ends.any():
-            return ()
         found: list[Episode] = []
         for index in np.flatnonzero(ends):
             success = None if arrival.successes is None else bool(arrival.successes[index])

@@ -1,6 +1,7 @@
 """The gRPC ExternalEnvironmentService: decodes the steps of simulators, hands them over, encodes the answers."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from actorq.v1 import external_pb2, external_pb2_grpc
 T = TypeVar("T")
 # Seconds for the first message of a stream.
 _OPEN_S = 20.0
+_NO_STEP, _NO_READ = "sent no step after an answer", "did not read its answers"
 
 
 class ExternalServicer(external_pb2_grpc.ExternalEnvironmentServiceServicer):
@@ -38,10 +40,10 @@ class ExternalServicer(external_pb2_grpc.ExternalEnvironmentServiceServicer):
             raise InvalidInputError("stream: the first message must be `open`")
         mailbox = _Mailbox(self._loop)
         session, ready = self._door.open(wire.play_opening_from_proto(first.open), mailbox.put)
+        deadline = _Deadline(self._loop, mailbox, ready.timeout_s)
         try:
-            opened = external_pb2.PlayResponse(ready=wire.play_ready_to_proto(ready))
-            await _send(opened, mailbox, context, ready.timeout_s)
-            await self._answer(session, mailbox, requests, context, ready.timeout_s)
+            await _write(external_pb2.PlayResponse(ready=wire.play_ready_to_proto(ready)), mailbox, deadline, context)
+            await self._answer(session, mailbox, deadline, requests, context)
         except asyncio.CancelledError:
             if mailbox.ending is None:
                 raise
@@ -49,6 +51,7 @@ class ExternalServicer(external_pb2_grpc.ExternalEnvironmentServiceServicer):
             if (error := mailbox.ending.error) is not None:
                 raise type(error)(str(error)) from None
         finally:
+            deadline.close()
             mailbox.close()
             self._door.leave(session)
 
@@ -56,18 +59,21 @@ class ExternalServicer(external_pb2_grpc.ExternalEnvironmentServiceServicer):
         self,
         session: PlaySession,
         mailbox: "_Mailbox",
+        deadline: "_Deadline",
         requests: AsyncIterator[external_pb2.PlayRequest],
         context: Any,
-        limit_s: float,
     ) -> None:
         """Answer each step until the simulator closes its side of the stream."""
-        while (request := await _within(anext(requests, None), limit_s, "sent no step after an answer")) is not None:
+        deadline.begin(_NO_STEP)
+        async for request in requests:
+            deadline.end()
             if request.WhichOneof("payload") != "step":
                 raise InvalidInputError("stream: expected a step after `open`, got another message")
             reply = mailbox.expect()
             self._door.offer(session, session.accept(wire.play_step_from_proto(request.step)))
             answer = external_pb2.PlayResponse(action=wire.play_answer_to_proto(await reply))
-            await _send(answer, mailbox, context, limit_s)
+            await _write(answer, mailbox, deadline, context)
+            deadline.begin(_NO_STEP)
 
     def _post(self, function: Callable[[], None]) -> None:
         # A closed loop means that the process is about to end.
@@ -76,10 +82,9 @@ class ExternalServicer(external_pb2_grpc.ExternalEnvironmentServiceServicer):
 
 
 class _Mailbox:
-    """Receives the replies for one stream, on the event loop. An ending cancels the stream's task.
+    """Receives the replies for one stream, on the event loop. An ending cancels the stream's task unless it writes.
 
-    ending: the end by the actor; None before it.
-    writing: whether a message is being sent. gRPC cannot end a call during a write, so an ending waits for `check`.
+    ending: the end by the actor; None before it. writes: whether the stream's task writes a message.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -87,7 +92,7 @@ class _Mailbox:
         self._next: asyncio.Future[wire.PlayAnswer] = loop.create_future()
         self._closed = False
         self.ending: Ending | None = None
-        self.writing = False
+        self.writes = False
         task = asyncio.current_task()
         assert task is not None
         self.task = task
@@ -104,10 +109,16 @@ class _Mailbox:
         if isinstance(reply, Ending):
             if self.ending is None:
                 self.ending = reply
-                if not self.writing:
+                if not self.writes:
                     self.task.cancel()
         elif not self._next.done():
             self._next.set_result(reply)
+
+    def expire(self, error: Exception) -> None:
+        """End the stream because the simulator is too slow, also in a write: it may never read."""
+        if not self._closed:
+            self.ending = self.ending or Ending(error)
+            self.task.cancel()
 
     def check(self) -> None:
         """Raise CancelledError after an ending."""
@@ -119,13 +130,47 @@ class _Mailbox:
         self._closed = True
 
 
-async def _send(message: external_pb2.PlayResponse, mailbox: _Mailbox, context: Any, limit_s: float) -> None:
-    """Send a message. Raises CancelledError if the stream's ending has come meanwhile."""
-    mailbox.writing = True
+class _Deadline:
+    """Ends a stream whose simulator takes longer than `limit_s` seconds, with UnavailableError.
+
+    It has one timer for the whole stream, because a timer for each step costs more than the checks of the step.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, mailbox: _Mailbox, limit_s: float) -> None:
+        self._loop, self._mailbox, self._limit_s = loop, mailbox, limit_s
+        self._due = math.inf
+        self._what = ""
+        self._timer = loop.call_later(limit_s, self._look)
+
+    def begin(self, what: str) -> None:
+        """Begin to wait for the simulator. what: its fault if it takes too long."""
+        self._what, self._due = what, self._loop.time() + self._limit_s
+
+    def end(self) -> None:
+        """The simulator was in time."""
+        self._due = math.inf
+
+    def close(self) -> None:
+        """Never end the stream."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        left = self._due - self._loop.time()
+        if left > 0:
+            # A later wait may be due as soon as after a whole limit.
+            self._timer = self._loop.call_later(min(left, self._limit_s), self._look)
+        else:
+            self._mailbox.expire(_too_slow(self._what, self._limit_s))
+
+
+async def _write(response: external_pb2.PlayResponse, mailbox: _Mailbox, deadline: _Deadline, context: Any) -> None:
+    """Send a message. An ending waits for it: gRPC cannot send a status while a cancelled write is in progress."""
+    mailbox.writes = True
+    deadline.begin(_NO_READ)
     try:
-        await _within(context.write(message), limit_s, "did not read its answers")
+        await context.write(response)
     finally:
-        mailbox.writing = False
+        mailbox.writes = False
     mailbox.check()
 
 
@@ -135,6 +180,10 @@ async def _within(waited: Awaitable[T], seconds: float, what: str) -> T:
         async with asyncio.timeout(seconds):
             return await waited
     except TimeoutError:
-        raise UnavailableError(
-            f"the simulator {what} for {seconds:g} s, so its episodes were cut; external.timeout_s sets the limit"
-        ) from None
+        raise _too_slow(what, seconds) from None
+
+
+def _too_slow(what: str, seconds: float) -> UnavailableError:
+    return UnavailableError(
+        f"the simulator {what} for {seconds:g} s, so its episodes were cut; external.timeout_s sets the limit"
+    )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from actor_service.external.streams.spaces import SimulatorSpaces
 from actorq import wire
-from actorq.domain.limits import LARGEST_NUMBER, within_numbers
+from actorq.domain.limits import LARGEST_NUMBER, all_within_numbers, within_numbers
 from actorq.errors import InvalidInputError
 
 # Weight of the newest step in the mean time of a simulator's steps.
@@ -61,6 +61,8 @@ class PlaySession:
         self.arrived_at = 0.0
         self.answered_at = math.inf
         self._begins = np.ones(self.count, np.bool_)
+        # Whether an episode begins with the next step. Most steps begin none.
+        self._some_begin = True
         self._steps = 0
 
     def accept(self, step: wire.PlayStep) -> Arrival:
@@ -79,17 +81,18 @@ class PlaySession:
                 raise InvalidInputError(
                     f"step.{name}: expected one for each of {count} environments, got {len(values)}"
                 )
-        rewards = np.where(begins, 0.0, step.rewards)
-        if not (good := within_numbers(rewards)).all():
-            environment = int(np.flatnonzero(~good)[0])
+        rewards, terminated, truncated = step.rewards, step.terminated, step.truncated
+        if self._some_begin:
+            rewards, terminated, truncated = np.where(begins, 0.0, rewards), terminated & ~begins, truncated & ~begins
+        if not all_within_numbers(rewards):
+            environment = int(np.flatnonzero(~within_numbers(rewards))[0])
             raise InvalidInputError(
                 f"step.rewards: must be from {-LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}, got {rewards[environment]:g} "
                 f"in environment {environment}; scale them in the simulator"
             )
-        terminated, truncated = step.terminated & ~begins, step.truncated & ~begins
         ends = terminated | truncated
         observations = self.spaces.packed(step, count, ends)
-        self._begins = ends
+        self._begins, self._some_begin = ends, bool(np.count_nonzero(ends))
         return Arrival(
             observations, rewards, terminated, truncated, begins, step.successes if len(step.successes) else None
         )

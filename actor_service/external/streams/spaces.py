@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from actorq import wire
 from actorq.config.segments import most_environments
 from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.leaves import ACTION_MASK, CRITIC_VECTOR, VECTOR, Leaf, fault_of, packed_nbytes, views
-from actorq.domain.limits import LARGEST_NUMBER, within_numbers
+from actorq.domain.limits import LARGEST_NUMBER, all_within_numbers, within_numbers
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec, slices_of
 from actorq.errors import InvalidInputError
 
@@ -97,20 +98,30 @@ class SimulatorSpaces:
             raise InvalidInputError(
                 f"step.observations: expected {len(self.sent)} arrays as in `open`, got {len(step.observations)}"
             )
-        for leaf, values in zip(self.sent, step.observations, strict=True):
+        for (leaf, dtype, is_checked), values in zip(self._forms, step.observations, strict=True):
             shape = (count, *leaf.shape)
-            if values.shape != shape or values.dtype != leaf.dtype:
+            if values.shape != shape or values.dtype != dtype:
                 raise InvalidInputError(
                     f"step.observations: {leaf.name or 'the array'} must be {leaf.dtype}{list(shape)}, got "
                     f"{values.dtype}{list(values.shape)}"
                 )
-            if leaf.kind == "numbers" and values.dtype.itemsize > 1 and not (good := within_numbers(values)).all():
+            if is_checked and not all_within_numbers(values):
+                good = within_numbers(values)
                 environment = int(np.flatnonzero(~good.reshape(count, -1).all(axis=1))[0])
                 raise InvalidInputError(
                     f"step.observations: {leaf.name or 'the array'} must be from {-LARGEST_NUMBER:g} to "
                     f"{LARGEST_NUMBER:g}, got {values[~good][0]:g} in environment {environment}"
                 )
         return self._pack(step.observations, count, unused) if self.spec.leaves else step.observations[0]
+
+    @cached_property
+    def _forms(self) -> tuple[tuple[Leaf, np.dtype[Any], bool], ...]:
+        """Each array with its dtype, and whether its numbers must be within the limits."""
+        dtypes = [np.dtype(leaf.dtype) for leaf in self.sent]
+        return tuple(
+            (leaf, dtype, leaf.kind == "numbers" and dtype.itemsize > 1)
+            for leaf, dtype in zip(self.sent, dtypes, strict=True)
+        )
 
     def _pack(self, arrays: Sequence[NDArray[Any]], count: int, unused: NDArray[np.bool_]) -> NDArray[np.uint8]:
         packed = np.zeros((count, *self.spec.observations.shape), np.uint8)

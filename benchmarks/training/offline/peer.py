@@ -51,7 +51,8 @@ def learn(
             observation, reward, terminated, truncated, _ = evaluated.step(action)
             total, over = total + float(reward), terminated or truncated
         returns.append(total)
-    return {"mean_return": float(np.mean(returns)), "updates_per_s": updates / seconds, "version": d3rlpy.__version__}
+    speed = {"updates": updates, "updates_per_s": round(updates / seconds, 1)}
+    return {"returns": {"fp32": float(np.mean(returns))}, **speed, "version": d3rlpy.__version__}
 
 
 if __name__ == "__main__":

@@ -134,7 +134,7 @@ def test_a_stream_with_more_environments_than_a_message_holds_is_refused() -> No
     ],
 )
 def test_observations_that_do_not_fit_are_refused(arrays: list[Any], error: str) -> None:
-    given = replace(step(np.zeros((2, 4), np.float32)), observations=tuple(arrays))
+    given = step(np.zeros((2, 4), np.float32))._replace(observations=tuple(arrays))
     with pytest.raises(InvalidInputError, match=error):
         spaces().packed(given, 2, USED)
 

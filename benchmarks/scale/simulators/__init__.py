@@ -1,0 +1,1 @@
+"""Simulators that play through an actor: their training, many streams at once, and frozen or killed simulators."""
