@@ -13,7 +13,8 @@ PIXELS = ("--environment", "dm_control_pixels/cartpole-swingup")
 SHORT = (
     *("--environment-args", "size=40,action_repeat=20", "--max-environment-steps", "400", "--sac.batch-size", "16"),
     *("--replay.min-size", "100", "--exploration.random-steps", "100", "--rate-limiter.samples-per-insert", "4"),
-    *("--replay.capacity", "2000", "--publication.period-updates", "10", "--evaluation.period-updates", "20"),
+    *("--rate-limiter.error-buffer", "64", "--replay.capacity", "2000"),
+    *("--publication.period-updates", "10", "--evaluation.period-updates", "20"),
     *("--evaluation.episodes", "2", "--evaluation.share", "0.5", "--target-return", "1001", "--no-energy.enabled"),
 )
 
