@@ -221,7 +221,7 @@ def loaded_policies(policies: Mapping[str, Policy], spec: EnvironmentSpec, count
     return {**loaded, TORCH: TorchPolicy(policies[FP32], spec, count)}
 
 
-def _in_turns(loops: Mapping[str, Callable[[int], None]], count: int, unit: int, repeats: int, slice_s: float) -> Timed:
+def _in_turns(loops: dict[str, Callable[[int], None]], count: int, unit: int, repeats: int, slice_s: float) -> Timed:
     """Time slices of all loops in turn. unit: calls or steps of one repetition of a loop."""
     times = {scheme: _repetitions(loop, slice_s) for scheme, loop in loops.items()}
     rates: dict[str, list[float]] = {scheme: [] for scheme in loops}

@@ -53,7 +53,7 @@ def test_one_seed_gives_no_verdict() -> None:
 
 
 def test_runs_have_the_presets_settings_and_a_bound_below_their_end() -> None:
-    (config,) = parse_arguments("actorq train", "", (RunConfig,), TASK.flags(3))
+    config: Any = parse_arguments("actorq train", "", (RunConfig,), TASK.flags(3))[0]
     preset = RunConfig(environment=TASK.environment)
     assert config.sac == preset.sac
     assert (config.scheme, config.seed, config.target_return) == (SCHEME, 3, TASK.end)

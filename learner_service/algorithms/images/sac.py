@@ -10,6 +10,7 @@ update encodes each state once. SAC with two encoders encodes s_t three times an
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,7 +81,8 @@ class SharedEncoderSAC(ShiftedSAC):
 
     def _critic_loss(self, batch: Batch, following: Tensor, between: Tensor | None) -> tuple[Tensor, ...]:
         """L_Q, the mean of both |delta|, float32[B], and the features of s_t, float32[B, F]."""
-        encoded = self._q.network.encoded
+        critics: Any = self._q.network
+        encoded = critics.encoded
         features = encoded(batch.observations)
         with torch.no_grad():
             later = {"bootstrap_observations": encoded(batch.bootstrap_observations)}

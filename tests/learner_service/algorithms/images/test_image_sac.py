@@ -1,6 +1,7 @@
 """SAC from images: the update with a shared encoder, its state, and its policy in the quantized schemes."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from learner_service.algorithms import GradientAlgorithm
 from learner_service.algorithms.images.sac import SharedEncoderSAC, ShiftedSAC
 from learner_service.algorithms.sac import SAC
 from learner_service.batch import Batch
-from learner_service.networks import TwinCritic
+from learner_service.networks.images.shared_encoder import SharedEncoderCritic
 from learner_service.policy.policy_graph import calibration_batch, export_policy_graph, snapshot_parameters
 from quantizer_service.emission.fidelity import measure
 from quantizer_service.emission.gate import judge
@@ -122,7 +123,7 @@ def _updated(
     critics: Any,
     target: Any,
     log_alpha: Tensor,
-    adams: list[torch.optim.Optimizer],
+    adams: Sequence[torch.optim.Optimizer],
     batch: Batch,
     weights: NDArray[np.float32],
     drawn: torch.Generator,
@@ -299,11 +300,11 @@ def test_observations_without_images_are_refused() -> None:
 
 def test_critics_judge_actions_without_gradients_for_the_encoder() -> None:
     critics = made().networks["critic"].network
-    assert isinstance(critics, TwinCritic)
+    assert isinstance(critics, SharedEncoderCritic)
     features = critics.encoded(on_device(batch_of(SPEC, 4).observations)).detach()
     actions = torch.zeros((4, 2), device=DEVICE, requires_grad=True)
     for parameter in critics.parameters():
         parameter.grad = None
-    critics.judge(features, actions).sum().backward()
+    torch.autograd.backward(critics.judge(features, actions).sum())
     assert actions.grad is not None
     assert all(parameter.grad is None for parameter in critics.parameters())
