@@ -33,7 +33,7 @@ NEWER = {
 # Results that a page has already, although their benchmark has not run yet.
 AWAITED = (
     *("normalized", "memory", "memory_actor", "chaos_memory", "peers_memory"),
-    *("simulators", "serving", "stored_data"),
+    *("simulators", "serving", "stored_data", "pixels", "pixels_actor"),
 )
 NOT_MEASURED = "Not measured yet."
 

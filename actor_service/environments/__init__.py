@@ -57,6 +57,7 @@ _AGENTS = "actor_service.environments.agents.backend:make"
 _FAMILIES = {
     "pettingzoo": _AGENTS,
     "dm_control": "actor_service.environments.dm_control_backend:make",
+    "dm_control_pixels": "actor_service.environments.pixels.dm_control:make",
     "ALE": "actor_service.environments.atari_backend:make",
 }
 _ENTRY_POINTS = "actorq.environments"

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.environments.loop import LoopedEnvironments
-from actor_service.environments.rendering import draw_fast, prepare_mujoco
+from actor_service.environments.rendering import SHADOW_SIZE, draw_fast, prepare_mujoco
 from actor_service.environments.spaces.actions import bounds
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
@@ -25,32 +25,42 @@ _STEPS = 1000
 def make(environment_id: str, count: int, rendered: bool, /, **keywords: Any) -> LoopedEnvironments:
     """A batch of a task, made with `keywords` such as time_limit. Raises UserError when the task is unknown."""
     prepare_mujoco(rendered)
-    singles = [_single(environment_id, rendered, keywords) for _ in range(count)]
+    singles = [suite_task(environment_id, rendered, keywords) for _ in range(count)]
     spec = EnvironmentSpec(
         environment_id=environment_id,
         observations=ArraySpec((singles[0].size,), "float32"),
         actions=singles[0].action_spec,
         max_episode_steps=singles[0].limit,
     )
-    return LoopedEnvironments(spec, singles, lambda: _single(environment_id, rendered, keywords), limit=0)
+    return LoopedEnvironments(spec, singles, lambda: suite_task(environment_id, rendered, keywords), limit=0)
 
 
 def observation_parts(environment_id: str, keywords: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of a task's observation parts, in the task's order."""
     prepare_mujoco(rendered=False)
-    return _single(environment_id, False, keywords).parts
+    return suite_task(environment_id, False, keywords).parts
 
 
-def _single(environment_id: str, rendered: bool, keywords: Mapping[str, Any]) -> "SuiteTask":
+def suite_task(
+    environment_id: str,
+    rendered: bool,
+    keywords: Mapping[str, Any],
+    prefix: str = PREFIX,
+    shadows: int = SHADOW_SIZE,
+) -> "SuiteTask":
+    """One task of the suite, made with `keywords`. Call `prepare_mujoco` before.
+
+    prefix: of the ids. shadows: see `draw_fast`. Raises UserError when the task is unknown.
+    """
     # Imported after prepare_mujoco, because the import searches for a display unless MUJOCO_GL is set.
     from dm_control import suite
 
-    domain, _, task = environment_id.removeprefix(PREFIX).partition("-")
+    domain, _, task = environment_id.removeprefix(prefix).partition("-")
     if (domain, task) not in suite.ALL_TASKS:
-        known = ", ".join(f"{PREFIX}{a}-{b}" for a, b in suite.ALL_TASKS if a == domain)
+        known = ", ".join(f"{prefix}{a}-{b}" for a, b in suite.ALL_TASKS if a == domain)
         raise UserError(
             f"environment {environment_id!r} cannot be made: "
-            + (f"the domain has {known}" if known else f"give {PREFIX}DOMAIN-TASK, such as {PREFIX}cheetah-run")
+            + (f"the domain has {known}" if known else f"give {prefix}DOMAIN-TASK, such as {prefix}cheetah-run")
         )
 
     def load(seed: int | None) -> Any:
@@ -61,7 +71,7 @@ def _single(environment_id: str, rendered: bool, keywords: Mapping[str, Any]) ->
             environment.close()
             environment = suite.load(domain, task, task_kwargs=dict(random=seed, time_limit=seconds, **keywords))
         if rendered:
-            draw_fast(environment.physics.model)
+            draw_fast(environment.physics.model, shadows)
         else:
             # quadruped-escape uploads its new terrain to the drawing contexts at each reset, which would create them.
             kind = type(environment.physics)
@@ -84,6 +94,10 @@ class SuiteTask:
         seed.
         """
         self._load, self._drawn_by_lot = load, drawn_by_lot
+        # The camera of `filmed`, with the model and the arguments that it was made for.
+        self._camera: Any = None
+        self._filmed_model: Any = None
+        self._filmed: tuple[int, int] | None = None
         self._environment = environment = load(None)
         self.metadata = {"render_fps": 1 / environment.control_timestep()}
         # The place of each part in the vector, and whether the part must be flattened.
@@ -99,6 +113,7 @@ class SuiteTask:
         low, high = (np.broadcast_to(bound, action.shape) for bound in (action.minimum, action.maximum))
         self.action_spec = ArraySpec(tuple(action.shape), "float32", bounds(low), bounds(high))
         self.limit = math.ceil(environment._step_limit)
+        self.cameras = int(environment.physics.model.ncam)
 
     def reset(self, *, seed: int | None = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Begin an episode. A seed sets the task's generator, its only source of randomness."""
@@ -119,6 +134,22 @@ class SuiteTask:
     def render(self) -> NDArray[np.uint8]:
         """A picture from the task's first camera, uint8[height, width, 3]."""
         pixels: NDArray[np.uint8] = self._environment.physics.render(_HEIGHT, _WIDTH, camera_id=0)
+        return pixels
+
+    def filmed(self, size: int, camera: int) -> NDArray[np.uint8]:
+        """A square picture, uint8[size, size, 3]. The next call with the same arguments overwrites it.
+
+        Keeps the camera, because a new one for each picture would prepare a new scene. Raises ValueError for a camera
+        that the task lacks, and for a size above the task's own frame buffer.
+        """
+        from dm_control.mujoco.engine import Camera
+
+        physics = self._environment.physics
+        # Some tasks load a new model.
+        if self._filmed_model is not physics.model or self._filmed != (size, camera):
+            self._camera = Camera(physics, height=size, width=size, camera_id=camera)
+            self._filmed_model, self._filmed = physics.model, (size, camera)
+        pixels: NDArray[np.uint8] = self._camera.render()
         return pixels
 
     def close(self) -> None:

@@ -18,7 +18,10 @@ _PROBE = (
 )
 # All probes together must finish within the watchdog's limit for a call to an environment.
 _PROBE_S = 15.0
-_SHADOW_SIZE = 1024
+SHADOW_SIZE = 1024
+"""Pixels of a shadow's side in pictures for people."""
+# Values of the variable with which MuJoCo does not draw.
+_OFF = ("disable", "disabled", "off", "false", "0")
 # Mesa's EGL needs the platform "surfaceless" to draw without a graphics card.
 _CANDIDATES: tuple[Mapping[str, str], ...] = (
     {_VARIABLE: "egl"},
@@ -52,13 +55,28 @@ def prepare_mujoco(rendered: bool) -> None:
     )
 
 
-def draw_fast(model: Any) -> None:
+def require_pictures(environment_id: str) -> None:
+    """As `prepare_mujoco`, for an environment whose observations are pictures.
+
+    Raises UserError also when drawing is turned off in this process.
+    """
+    prepare_mujoco(rendered=True)
+    if (chosen := os.environ[_VARIABLE]).lower() in _OFF:
+        raise UserError(
+            f"environment {environment_id}: its observations are pictures, but {_VARIABLE} is {chosen}; unset it, and "
+            "make no MuJoCo environment without pictures earlier in the same process"
+        )
+
+
+def draw_fast(model: Any, shadows: int = SHADOW_SIZE) -> None:
     """Turn off antialiasing and coarsen the shadows of a MuJoCo model. Call it before the first picture.
 
     Mesa draws on the processor. This reduces its time for a picture of 640x480 from 180 ms to 30 ms.
+
+    shadows: pixels of a shadow's side.
     """
     model.vis.quality.offsamples = 0
-    model.vis.quality.shadowsize = min(model.vis.quality.shadowsize, _SHADOW_SIZE)
+    model.vis.quality.shadowsize = min(model.vis.quality.shadowsize, shadows)
 
 
 def _works(candidate: Mapping[str, str]) -> bool:

@@ -121,11 +121,19 @@ class TD3Config(AlgorithmConfig):
 class SACConfig(AlgorithmConfig):
     """SAC: maximum-entropy policy, twin critics, automatic temperature (arXiv 1812.05905)."""
 
-    fixed = ("hidden_sizes", "layer_norm")
+    fixed = ("hidden_sizes", "layer_norm", "shared_encoder")
     ignored = ("exploration.noise",)
     has_memory = True
 
     hidden_sizes: LayerSizes = Field((256, 256), description="units of each hidden layer of policy and critics")
+    random_shift: Annotated[Whole, Field(ge=0, le=1_000)] = Field(
+        0, description="largest shift of images in updates, in pixels (arXiv 2004.13649); 0: none; images"
+    )
+    shared_encoder: bool = Field(
+        False,
+        description="policy and critics share the layers for images, which only the critics' loss trains (arXiv "
+        "2107.09645); images",
+    )
     layer_norm: Annotated[bool, DefaultText("with a data set")] = Field(
         False, description="normalize the hidden layers of the critics (arXiv 1607.06450), as for stored data"
     )
@@ -134,6 +142,7 @@ class SACConfig(AlgorithmConfig):
     temperature: PositiveFloat | None = Field(
         None, description="weight alpha of the entropy; none: adjusted until the entropy reaches target_entropy"
     )
+    initial_temperature: PositiveFloat = Field(1.0, description="alpha before the first update, if it is adjusted")
     target_entropy: float | None = Field(
         None,
         description="entropy in nats that alpha is adjusted to, below 0.693 per action component; none: minus the "

@@ -42,6 +42,7 @@ FAMILIES = (
     Family("LunarLander", ("LunarLander-v*",), "dqn"),
     Family("Atari", ("ALE/*",), "dqn"),
     Family("DM Control", ("dm_control/*",), "d4pg"),
+    Family("DM Control pixels", ("dm_control_pixels/*",), "sac"),
     Family("Pendulum", ("Pendulum-v*",), "sac"),
     Family(
         "MuJoCo",
@@ -82,6 +83,13 @@ _MOUNTAIN_CAR_CONTINUOUS: dict[str, Any] = {
     "rate_limiter": {"samples_per_insert": 64.0},
     "exploration": {"correlation": 0.98, "random_steps": 0},
     "evaluation": {"episodes": 10, "period_updates": 1_250},
+}
+# A row of the replay has 21 kB. Convolutions gain from int8-static only.
+_PIXELS: dict[str, Any] = {
+    "max_environment_steps": 100_000,
+    "scheme": "int8-static",
+    "replay": {"capacity": 100_000, "min_size": 1_000},
+    "exploration": {"random_steps": 1_000},
 }
 # For stored data. Without actors, the evaluator may use more of the machine.
 _STORED: dict[str, Any] = {
@@ -160,6 +168,21 @@ _OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
         "evaluation": {"episodes": 10, "period_updates": 500},
     },
     ("d4pg", "MuJoCo"): {"d4pg": {"value_min": -200.0, "value_max": 1_500.0}},
+    ("td3", "DM Control pixels"): _PIXELS,
+    ("d4pg", "DM Control pixels"): _PIXELS,
+    # An update of images costs as much as some hundred updates of vectors. Each actor step therefore gets half an
+    # update of a small batch.
+    ("sac", "DM Control pixels"): {
+        **_PIXELS,
+        "sac": {
+            **{"batch_size": 128, "learning_rate": 1e-3, "target_rate": 0.01, "initial_temperature": 0.1},
+            **{"random_shift": 4, "shared_encoder": True},
+        },
+        "rate_limiter": {"samples_per_insert": 64.0, "error_buffer": 8_192.0},
+        # A calibration batch of pictures has megabytes.
+        "publication": {"period_updates": 64, "calibration_size": 128},
+        "evaluation": {"episodes": 5, "period_updates": 500},
+    },
     ("td3", "Pendulum"): _PENDULUM,
     ("sac", "Pendulum"): {**_PENDULUM, "sac": {"learning_rate": 1e-3}},
     ("xqc", "Pendulum"): {**_PENDULUM, "xqc": {"learning_rate": 1e-3}},

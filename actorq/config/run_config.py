@@ -188,14 +188,34 @@ class RunConfig(Settings):
             raise ValueError(f"algorithm_args: the settings of algorithm {self.algorithm} are --{self.algorithm}.NAME")
         self.memory.check_algorithm(self.algorithm)
         self.memory.check_compiled(self.learner.compile)
-        if self.memory and self.algorithm == "sac" and self.sac.layer_norm:
-            raise ValueError("sac.layer_norm: expected a policy without memory; leave it out, or give --memory none")
+        if self.algorithm == "sac":
+            self._check_sac()
         self._check_dataset()
         if (own := self.on_policy) is not None:
             self.check_rollouts(own.rollout_size, own.batch_size)
         else:
             self._check_replay()
         return self
+
+    def _check_sac(self) -> None:
+        """Raise ValueError for settings that exclude variants of SAC."""
+        for name in ("layer_norm", "random_shift", "shared_encoder"):
+            if self.memory and getattr(self.sac, name):
+                raise ValueError(f"sac.{name}: expected a policy without memory; leave it out, or give --memory none")
+        for other, is_given, reason in (
+            ("sparsity.method", self.sparsity.methods != {"dense"}, "masks of policy and critics differ"),
+            (
+                "learner.quantization_aware_after",
+                self.learner.quantization_aware_after is not None,
+                "the policy's loss does not train the encoder",
+            ),
+            (self.sight_of_critics, bool(self.sight_of_critics), "policy and critics see different observations"),
+        ):
+            if self.sac.shared_encoder and is_given:
+                raise ValueError(
+                    f"sac.shared_encoder and {other} exclude each other: {reason}; leave one of them out "
+                    "(--no-sac.shared-encoder)"
+                )
 
     def _check_dataset(self) -> None:
         """Raise ValueError for settings that exclude stored data."""

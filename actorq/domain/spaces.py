@@ -231,15 +231,16 @@ class EnvironmentSpec:
         """The image that a policy gets; None if the policy gets other inputs too."""
         if self.leaves:
             return self.image_of(self.encoded[0]) if [leaf.kind for leaf in self.encoded] == ["image"] else None
-        seen = self.policy_observations
-        if len(seen.shape) != 3 or seen.dtype not in _IMAGE_DTYPES:
+        shape = self.observations.shape
+        if self.observations.dtype not in _IMAGE_DTYPES or len(shape) not in (2, 3):
             return None
-        return Image(*seen.shape) if self.frame_stack > 1 else self.frame(seen.shape)
+        if len(shape) == 2:
+            return Image(self.frame_stack, *shape) if self.frame_stack > 1 else None
+        return self._stacked(self.frame(shape))
 
     def image_of(self, leaf: Leaf) -> Image:
         """An image among several leaves. A stack has the channels of all its frames, channels first."""
-        frame = self.frame(leaf.shape)
-        return frame if self.frame_stack == 1 else Image(self.frame_stack * frame.channels, frame.height, frame.width)
+        return self._stacked(self.frame(leaf.shape))
 
     def seen_shape(self, leaf: Leaf) -> tuple[int, ...]:
         """Shape of a leaf in a policy's computations."""
@@ -258,6 +259,14 @@ class EnvironmentSpec:
             is_last = first == second if (first == second) != (second == third) else third <= first
         return Image(third, first, second, "channels-last") if is_last else Image(first, second, third)
 
+    def _stacked(self, frame: Image) -> Image:
+        return frame if self.frame_stack == 1 else Image(self.frame_stack * frame.channels, frame.height, frame.width)
+
+    @property
+    def has_stacked_images(self) -> bool:
+        """Whether a policy's observation is a stack of images of three axes each."""
+        return not self.leaves and self.frame_stack > 1 and self.image is not None and len(self.observations.shape) == 3
+
     @property
     def observations_text(self) -> str:
         """A policy's observations, in words."""
@@ -269,7 +278,9 @@ class EnvironmentSpec:
             return self._vector_text(self.observations)
         image, channels = self.image, self.image.channels
         if self.frame_stack > 1:
-            return f"{channels} stacked frames of {image.pixels}"
+            each = channels // self.frame_stack
+            colors = f" with {each} channels" if each > 1 else ""
+            return f"{self.frame_stack} stacked frames of {image.pixels}{colors}"
         return (
             f"images of {image.pixels} with {channels} channel{'s' * (channels != 1)}, {image.layout.replace('-', ' ')}"
         )

@@ -26,6 +26,9 @@ _OURS = {
 _RECURRENT = {
     name: f"learner_service.algorithms.recurrent.{name}:Recurrent{name.upper()}" for name in ("dqn", "sac", "td3")
 }
+# The classes of SAC for images.
+_SHIFTED_SAC = "learner_service.algorithms.images.sac:ShiftedSAC"
+_SHARED_ENCODER_SAC = "learner_service.algorithms.images.sac:SharedEncoderSAC"
 _OUR_FOLDERS = (f"{Path(__file__).parents[1]}{os.sep}",)
 _WHAT_ONE_HAS = "see learner_service.algorithms.base.Algorithm"
 # Required attributes of the class, and of its instances.
@@ -82,8 +85,7 @@ def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.devic
 
 def chosen_algorithm(config: RunConfig) -> type[Algorithm]:
     """The class of the run's algorithm. Raises UserError when it does not exist or refuses `algorithm_args`."""
-    name = config.algorithm
-    algorithm = algorithm_class(_RECURRENT.get(name, name) if config.memory else name)
+    algorithm = algorithm_class(_variant(config))
     model = getattr(algorithm, "settings", None)
     if model is None:
         if config.algorithm_args:
@@ -96,6 +98,16 @@ def chosen_algorithm(config: RunConfig) -> type[Algorithm]:
             f"actorq.config.settings.Settings; {_WHAT_ONE_HAS}"
         )
     return algorithm
+
+
+def _variant(config: RunConfig) -> str:
+    """The algorithm's name, or the path of its variant for memory or images."""
+    name = config.algorithm
+    if config.memory:
+        return _RECURRENT.get(name, name)
+    if name == "sac" and config.sac.shared_encoder:
+        return _SHARED_ENCODER_SAC
+    return _SHIFTED_SAC if name == "sac" and config.sac.random_shift else name
 
 
 def algorithm_class(name: str) -> type[Algorithm]:

@@ -94,7 +94,10 @@ class SAC(GradientAlgorithm):
         sizes, rate = settings.hidden_sizes, settings.learning_rate
         components = math.prod(self._spec.actions.shape)
         target_entropy = float(-components) if settings.target_entropy is None else settings.target_entropy
-        self.temperature = Temperature(settings.temperature, target_entropy, components).to(self._device)
+        initial = settings.initial_temperature
+        self.temperature = Temperature(settings.temperature, target_entropy, components, initial=initial).to(
+            self._device
+        )
         # One parameter vector for policy and temperature, because they are updated together.
         policy, critics = self.kinds()
         self._pi = self.network("actor", policy, sizes, rate, has_target=False, besides=(self.temperature,))
@@ -116,14 +119,15 @@ class SAC(GradientAlgorithm):
         if "between_discounts" in batch:
             self._steps_between = batch.between_discounts.shape[1]
             between = self.noise(batch.between_discounts.numel())
-        loss, errors = self._improve_critics(batch, following, between)
-        (policy_loss,) = self._improve_policy(batch.observations, self.noise(rows))
+        # With a shared encoder, the critics' update also returns the features that the policy's update reads.
+        loss, errors, *features = self._improve_critics(batch, following, between)
+        (policy_loss,) = self._improve_policy(*(features or [batch.observations]), self.noise(rows))
         self.report(policy_loss=policy_loss, temperature=self.temperature.alpha)
         self._q.move_target(self._settings.target_rate)
         self.updates += 1
         return loss, errors
 
-    def _critic_loss(self, batch: Batch, following: Tensor, between: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _critic_loss(self, batch: Batch, following: Tensor, between: Tensor | None) -> tuple[Tensor, ...]:
         """L_Q, and the mean of both |delta|, float32[B].
 
         following, between: standard normal, for a'_m and for the other a'_k; float32[B or B * (m - 1), components].
@@ -148,11 +152,17 @@ class SAC(GradientAlgorithm):
     ) -> tuple[Tensor, Tensor]:
         """`_critic_loss` with drawn actions. following: a'_m, float32[B, components], and then log pi(a'_m)."""
         with torch.no_grad():
-            values = self._q.target(batch.bootstrap_observations, following).amin(0)
+            values = self._valued(self._q.target, batch.bootstrap_observations, following).amin(0)
             targets = batch.returns + batch.bootstrap_discounts * (values - alpha * log_probabilities)  # eq. 3
 
-        errors = targets - self._q(batch.observations, self.policy.scale.normalize(batch.actions))
+        acted = self.policy.scale.normalize(batch.actions)
+        errors = targets - self._valued(self._q.network, batch.observations, acted)
         return 0.5 * (batch.weights * errors.square().sum(0)).mean(), errors.detach().abs().mean(0)
+
+    def _valued(self, critics: TwinCritic, observations: Tensor, actions: Tensor) -> Tensor:
+        """Both critics' values, float32[2, B]."""
+        values: Tensor = critics(observations, actions)
+        return values
 
     @property
     def flops(self) -> Flops:

@@ -32,6 +32,9 @@ class Observations(nn.Module):
         self._are_several = need_encoders(spec) or (not flatten and len(spec.encoded) > 1)
         self._numbers = [i for i, leaf in enumerate(spec.encoded) if leaf.kind == "numbers"]
         self._sizes = [spec.encoded[i].shape[0] for i in self._numbers]
+        # A stack of images becomes one image with the channels of all of them.
+        self._is_stack = spec.has_stacked_images
+        self._is_stack_of_last = self._is_stack and spec.frame(spec.observations.shape).layout == "channels-last"
         # Decided once, so that the exported graph has no needless cast or reshape.
         self._bytes = spec.image is not None and spec.observations.dtype == "uint8"
         self._cast = spec.observations.dtype != "float32"
@@ -46,6 +49,9 @@ class Observations(nn.Module):
         if self._leaves is not None:
             return self._of_leaves(self._leaves.encoded(observations))
         assert isinstance(observations, Tensor)
+        if self._is_stack:
+            observations = observations.permute(0, 1, 4, 2, 3) if self._is_stack_of_last else observations
+            observations = observations.flatten(1, 2)
         x = observations.to(torch.float32, memory_format=self._layout) if self._cast else observations
         if self._bytes:
             # A constant right before the first layer: in this form int8-static multiplies the bytes themselves.
@@ -172,7 +178,8 @@ def _own_encoders(config: RunConfig, spec: EnvironmentSpec) -> dict[str, str]:
 def _whole_network(path: str, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
     """The user's layers for a whole observation."""
     if not spec.leaves:
-        return own_layers("network", path, spec, Example({"": spec.policy_observations.shape}))
+        shape = spec.policy_observations.shape if spec.image is None else spec.image.shape
+        return own_layers("network", path, spec, Example({"": shape}))
     shapes = {leaf.name: spec.seen_shape(leaf) for leaf in spec.encoded}
     categories = any(leaf.kind == "category" for leaf in spec.encoded)
     layers, features = own_layers("network", path, spec, Example(shapes, categories))

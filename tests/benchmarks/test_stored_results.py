@@ -29,9 +29,11 @@ from benchmarks.scale.serving import __main__ as policy_server
 from benchmarks.scale.simulators import __main__ as simulators
 from benchmarks.speedup import actorq, start
 from benchmarks.speedup import memory as memory_loop
+from benchmarks.speedup import pixels as pixels_actor
 from benchmarks.training import cartpole, joint, returns, rlx2, sweep, warmstart
 from benchmarks.training.memory import __main__ as memory
 from benchmarks.training.offline import targets as stored_data
+from benchmarks.training.pixels import __main__ as pixels
 from benchmarks.training.rlx2_tasks import TASKS
 from benchmarks.training.zoo import __main__ as zoo
 from sitegen.results import is_awaited
@@ -175,6 +177,8 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "structured_peers": structured_peers.targets,
     "parity": _parity,
     "parity_sac_pendulum": _parity,
+    "pixels": pixels.targets,
+    "pixels_actor": pixels_actor.targets,
     "precision": _precision,
     "precision_balance": _precision,
     "quantize": lambda figures: quantize.targets(figures["models"]),

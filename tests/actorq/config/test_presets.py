@@ -17,6 +17,7 @@ IDS = {
     "LunarLander": "LunarLander-v3",
     "Atari": "ALE/Pong-v5",
     "DM Control": "dm_control/cheetah-run",
+    "DM Control pixels": "dm_control_pixels/cheetah-run",
     "Pendulum": "Pendulum-v1",
     "MuJoCo": "HalfCheetah-v5",
     "MountainCarContinuous": "MountainCarContinuous-v0",

@@ -1,0 +1,1 @@
+"""Environments whose observations are pictures of a simulator."""
