@@ -133,7 +133,6 @@ class ValueNetwork(Torso):
         self._remembered = memory.units if memory else 0
         self.joined: nn.Module | None = None
         if memory:
-            assert isinstance(self.head, Linear)
             features = self.head.in_features
             layer = Linear(features + memory.units, features)
             self.joined = nn.Sequential(layer, ACTIVATIONS[activation]())

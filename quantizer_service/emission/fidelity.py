@@ -79,8 +79,8 @@ def measure(
     is_integer = "int" in kind or "bool" in kind
 
     def compared(rows: Rows | slice) -> FidelityReport:
-        both = ({name: values[rows] for name, values in each.items()} for each in (expected, outputs))
-        return _compared(*both, signature, emission.layers, is_integer)
+        own, others = ({name: values[rows] for name, values in each.items()} for each in (expected, outputs))
+        return _compared(own, others, signature, emission.layers, is_integer)
 
     found = {name: compared(rows) for name, rows in rows_by_group(calibration, signature).items()}
     return worst_of(found) if found else compared(slice(None))

@@ -89,15 +89,25 @@ GROUPS = ("--policies.attackers", "red", "--policies.defenders", "green,blue")
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("algorithm", "environment"),
-    [("ppo", "Roles"), ("dqn", "Roles"), ("impala", "Roles"), ("sac", "ContinuousRoles"), ("td3", "ContinuousRoles")],
+    ("algorithm", "environment", "flags"),
+    [
+        *((name, "Roles", ()) for name in ("ppo", "dqn", "impala")),
+        # Small networks, because the default ones of both groups need most of a minute on a busy machine.
+        *(
+            (name, "ContinuousRoles", (f"--{name}.hidden-sizes", "64,64", f"--{name}.batch-size", "64"))
+            for name in ("sac", "td3")
+        ),
+    ],
 )
-def test_groups_reach_what_no_shared_policy_can(tmp_path: Path, algorithm: str, environment: str) -> None:
+def test_groups_reach_what_no_shared_policy_can(
+    tmp_path: Path, algorithm: str, environment: str, flags: tuple[str, ...]
+) -> None:
     run = tmp_path / "run"
     target = (SHARED + BEST_OF_ROLES) / 2
     ended = actorq(
         *("train", "--run-directory", str(run), "--environment", f"{MODULE}:{environment}", "--algorithm", algorithm),
-        *("--target-return", str(target), "--max-seconds", "150", "--max-environment-steps", "300000", *GROUPS, *QUIET),
+        *("--target-return", str(target), "--max-seconds", "120", "--max-environment-steps", "300000", *GROUPS, *QUIET),
+        *flags,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "groups of agents with a policy each: attackers: red; defenders: green, blue" in ended.stdout
@@ -250,8 +260,8 @@ def test_kills_and_resumes_store_each_agents_steps_exactly_once(
 ) -> None:
     folder = tmp_path / "run"
     run = TrainingRun.start(
-        *(folder, "--environment", f"{MODULE}:Coded", "--algorithm", algorithm, "--actors", "2", *groups),
-        *("--target-return", "500"),
+        *(folder, "--environment", f"{MODULE}:Coded", "--algorithm", algorithm, "--actors", "2"),
+        *("--target-return", "500", *groups),
         *("--max-environment-steps", "10000000", "--replay.capacity", "400000", "--checkpoint.period-s", "2", *QUIET),
     )
     status = run.until(has_updated(40))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -115,6 +116,6 @@ def _names(spec: EnvironmentSpec) -> list[str]:
     return [f"group_{group.name}" for group in spec.groups]
 
 
-def head_of(spec: EnvironmentSpec, features: int, outputs: int) -> nn.Module:
-    """The last layer of a network: one for all rows, or one for each group."""
+def head_of(spec: EnvironmentSpec, features: int, outputs: int) -> Any:
+    """The last layer of a network: a `Linear` for all rows, or a `HeadByGroup`."""
     return HeadByGroup(spec, features, outputs) if spec.groups else keep_fp32(Linear(features, outputs))

@@ -221,8 +221,8 @@ def test_critics_may_see_more_than_the_groups_policies() -> None:
 @of_the_cpu
 @pytest.mark.parametrize("case", ["dqn", "sac", "ppo"])
 def test_products_of_each_group_may_be_in_bfloat16(case: str) -> None:
-    sizes = {"hidden_sizes": (256, 256), "batch_size": 160, "learner": {"precision": "bf16"}}
-    algorithm = made(case, **sizes, **({"value_sizes": (256, 256)} if case == "ppo" else {}))
+    sizes: dict[str, Any] = {"hidden_sizes": (256, 256), "batch_size": 160, "learner": {"precision": "bf16"}}
+    algorithm = made(case, **sizes | ({"value_sizes": (256, 256)} if case == "ppo" else {}))
     assert algorithm.precision == "bf16"
     wide = [
         name
