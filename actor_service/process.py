@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # The actor's own settings from the configuration. The learner sends the settings of the run.
 _READS = (
     *("environment", "environment_args", "environment_wrappers", "environment_backend", "image_layout"),
-    *("critic_leaves", "agents.identity", "agents.critic", "environments_per_actor", "scheme"),
+    *("critic_leaves", "agents.identity", "agents.critic", "policies", "environments_per_actor", "scheme"),
     *("algorithm", "algorithm_args", "ppo.squash", "impala.squash"),
     *("actor.allow_modules", "actor.environment_timeout_s", "telemetry.log_format", "transport"),
     *("external.batch_wait_ms", "external.timeout_s", "external.max_streams", "external.max_environments"),

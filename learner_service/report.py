@@ -2,10 +2,11 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from actorq.domain.environments import Group, group_returns
 from actorq.domain.processes import ProcessStats
 from actorq.domain.status import Energy, RunState, RunStatus
 from learner_service.actors.intake import IntakeStatistics
@@ -44,6 +45,7 @@ class Reporter:
             episodes=stored.episodes,
             training_return=stored.mean_return,
             agent_returns=stored.agent_returns,
+            groups=records.config.groups,
             evaluation=run.judge.evaluation,
             target_return=run.judge.target_return,
             target_success=records.config.target_success,
@@ -111,9 +113,11 @@ class Reporter:
                 "scheme": evaluation.scheme,
                 "policy_version": evaluation.policy_version,
                 **({"agent_returns": evaluation.mean_agent_returns} if evaluation.agents else {}),
+                **_of_groups("group_returns", status.groups, evaluation.mean_agent_returns),
             },
             "training_return": status.training_return,
             **({"training_agent_returns": dict(status.agent_returns)} if status.agent_returns else {}),
+            **_of_groups("training_group_returns", status.groups, status.agent_returns),
             "exploring_returns": run.training.intake.statistics().exploring_returns if run.training else None,
             "flagged_evaluation": status.flagged_evaluation,
             "wall_clock_s": round(elapsed, 3),
@@ -143,7 +147,7 @@ class Reporter:
                 "fp32": emitted.fp32_size_bytes,
                 "emitted": emitted.size_bytes,
             },
-            "fidelity": emitted and asdict(emitted.fidelity),
+            "fidelity": emitted and emitted.fidelity.to_json(),
             "transitions_by_scheme": run.training.intake.statistics().transitions_by_scheme if run.training else {},
             "starved_s": round(status.starved_s, 3),
             "peak_memory_mb": _peaks(status.processes),
@@ -185,3 +189,9 @@ def _energy(energy: Energy) -> dict[str, Any]:
 
 def _rounded(seconds: float | None, per_second: float = 1.0, digits: int = 3) -> float | None:
     return None if seconds is None else round(seconds * per_second, digits)
+
+
+def _of_groups(name: str, groups: Sequence[Group], returns: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """An entry with the return of each group; none without groups."""
+    found = group_returns(groups, returns)
+    return {name: found} if found else {}

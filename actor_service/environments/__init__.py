@@ -197,6 +197,12 @@ def _check_planes(made: Environments) -> None:
 def _check_agents(made: Environments, arguments: EnvironmentArguments) -> None:
     """Raise UserError for settings of several agents if there is only one."""
     asked = (("identity", arguments.agent_identity, "none"), ("critic", arguments.agent_critic, "own"))
+    if arguments.agent_groups and not made.spec.agents:
+        made.close()
+        raise UserError(
+            f"policies: expected an environment with several agents, got {made.spec.environment_id}, which has one; "
+            "leave policies out"
+        )
     for name, value, usual in asked if not made.spec.agents else ():
         if value != usual:
             made.close()

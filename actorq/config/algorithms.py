@@ -34,6 +34,7 @@ class AlgorithmConfig(Settings):
     has_steps: whether returns span several steps from the first update on.
     has_memory: whether the policy may have a memory.
     has_critic: whether a critic or value network apart from the policy may see more than the policy.
+    has_groups: whether groups of agents may have networks of their own.
     for_stored_data: whether the algorithm is made for stored data, so that it is not suggested for other runs.
     """
 
@@ -43,6 +44,7 @@ class AlgorithmConfig(Settings):
     has_steps: ClassVar[bool] = False
     has_memory: ClassVar[bool] = False
     has_critic: ClassVar[bool] = True
+    has_groups: ClassVar[bool] = False
     for_stored_data: ClassVar[bool] = False
 
     batch_size: PositiveInt = Field(256, description="transitions per gradient update")
@@ -59,6 +61,7 @@ class DQNConfig(AlgorithmConfig):
     has_steps = True
     has_memory = True
     has_critic = False
+    has_groups = True
 
     hidden_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer")
     learning_rate: PositiveFloat = Field(1e-2, description="Adam step size")
@@ -107,6 +110,7 @@ class TD3Config(AlgorithmConfig):
     """TD3: twin critics, delayed policy updates, smoothed targets (arXiv 1802.09477)."""
 
     has_memory = True
+    has_groups = True
 
     hidden_sizes: LayerSizes = Field((256, 256), description="units of each hidden layer of policy and critics")
     learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy and critics")
@@ -124,6 +128,7 @@ class SACConfig(AlgorithmConfig):
     fixed = ("hidden_sizes", "layer_norm", "shared_encoder")
     ignored = ("exploration.noise",)
     has_memory = True
+    has_groups = True
 
     hidden_sizes: LayerSizes = Field((256, 256), description="units of each hidden layer of policy and critics")
     random_shift: Annotated[Whole, Field(ge=0, le=1_000)] = Field(
@@ -237,6 +242,7 @@ class OnPolicyConfig(Settings):
     ignored: ClassVar[tuple[str, ...]] = ()
     has_memory: ClassVar[bool] = True
     has_critic: ClassVar[bool] = True
+    has_groups: ClassVar[bool] = True
     for_stored_data: ClassVar[bool] = False
 
     hidden_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer of the policy")
@@ -322,7 +328,7 @@ FIXED = (
     *("environment", "environment_args", "environment_wrappers", "image_layout", "critic_leaves"),
     *("algorithm", "algorithm_args"),
     *("network", "normalize_observations", "replay.capacity", "hindsight.copies", "init_from", "init_replay"),
-    *("memory.kind", "memory.units", "agents.identity", "agents.critic", "offline"),
+    *("memory.kind", "memory.units", "agents.identity", "agents.critic", "policies", "offline"),
     *(f"{name}.{setting}" for name, settings in ALGORITHMS.items() for setting in settings.fixed),
 )
 

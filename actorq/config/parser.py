@@ -29,6 +29,8 @@ class OneLineParser(argparse.ArgumentParser):
         self.settle: Callable[[argparse.Namespace], None] = lambda _: None
         self.preferred: Callable[[argparse.Namespace], str] = lambda _: ""
         self._only_in_full_help: dict[argparse.Action, str] = {}
+        # Flags of mappings, each with its name in the namespace.
+        self._mappings: dict[str, str] = {}
         self.add_argument("-h", "--help", action="store_true", help="show this help and exit")
 
     def section(self, title: str, description: str) -> Any:
@@ -45,6 +47,13 @@ class OneLineParser(argparse.ArgumentParser):
             self.add_argument("--help-all", action="store_true", help=argparse.SUPPRESS)
         self._only_in_full_help[action] = section
 
+    def accept_entries(self, flag: str, dest: str) -> None:
+        """Accept `FLAG.NAME VALUE` for each entry of a mapping.
+
+        The parsed namespace has the texts by NAME as `entries_name(dest)`, if there are any.
+        """
+        self._mappings[flag] = dest
+
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
@@ -55,7 +64,9 @@ class OneLineParser(argparse.ArgumentParser):
         if full or "-h" in given or "--help" in given:
             self._print_help([word for word in given if word not in _HELP], full)
             self.exit()
+        given, entries = self._without_entries(given)
         parsed, unknown = self.parse_known_args(given, namespace)
+        vars(parsed).update(entries)
         if unknown:
             with suppress(UserError):
                 self.settle(parsed)
@@ -73,6 +84,7 @@ class OneLineParser(argparse.ArgumentParser):
         for action in self._actions:
             action.required = False
         try:
+            given, _ = self._without_entries(given)
             parsed, _ = self.parse_known_args(given)
             self.settle(parsed)
         except UserError:
@@ -128,6 +140,23 @@ class OneLineParser(argparse.ArgumentParser):
             plain.append(flag if value.lower() in _TRUE else f"--no-{flag[2:]}")
         return plain
 
+    def _without_entries(self, given: Sequence[str]) -> tuple[list[str], dict[str, dict[str, str]]]:
+        """The arguments without the entries of mappings, and these entries by their name in the namespace."""
+        left: list[str] = []
+        found: dict[str, dict[str, str]] = {}
+        words = iter(given)
+        for word in words:
+            name, equals, value = word.partition("=")
+            mapping = next((flag for flag in self._mappings if name.startswith(f"{flag}.")), None)
+            if mapping is None:
+                left.append(word)
+                continue
+            if not equals and ((value := next(words, "")) == "" or value.startswith("--")):
+                self.error(f"argument {name}: expected one argument")
+            entries = found.setdefault(entries_name(self._mappings[mapping]), {})
+            entries[name.removeprefix(f"{mapping}.")] = value
+        return left, found
+
     def _format_short_help(self) -> str:
         """The most important flags, and one line for each section of other flags."""
         formatter = self._get_formatter()
@@ -150,6 +179,11 @@ class OneLineParser(argparse.ArgumentParser):
         return f"{formatter.format_help()}\nsections of further flags, shown by {self.prog} --help-all:\n" + (
             "\n".join(lines) + "\n"
         )
+
+
+def entries_name(dest: str) -> str:
+    """Name in a namespace of the single entries of a mapping; see `OneLineParser.accept_entries`."""
+    return f"{dest}.*"
 
 
 def number(least: float, most: float, expected: str, kind: Callable[[str], float] = float) -> Callable[[str], float]:

@@ -20,7 +20,7 @@ from actorq.config.schemes import CHOICES_HELP, SchemeChoice
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings, in_full
 from actorq.config.sparsity import DynamicCapacityConfig, MultiStepConfig, SparsityConfig
 from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES
-from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments, ImageLayout, is_external
+from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments, Group, ImageLayout, is_external
 from actorq.domain.goals import HindsightColumns
 from actorq.domain.policy import FALLBACK
 from actorq.domain.spaces import EnvironmentSpec
@@ -76,6 +76,11 @@ class RunConfig(Settings):
     )
     encoders: dict[str, str] = Field(
         {}, description="own layers for single arrays of an observation: ARRAY=MODULE:FUNCTION,... or a mapping"
+    )
+    policies: sections.Policies = Field(
+        {},
+        description="groups of agents, each with networks of its own: --policies.GROUP AGENT,AGENT for each group, or "
+        "a mapping",
     )
     normalize_observations: bool = Field(
         False, description="scale observations by their running mean and standard deviation, inside the policy"
@@ -172,8 +177,8 @@ class RunConfig(Settings):
             )
         if len(self.environment_arguments.to_text()) > MAX_ARGUMENTS_BYTES:
             raise ValueError(
-                f"environment_args, environment_wrappers and critic_leaves must have at most {MAX_ARGUMENTS_BYTES} "
-                f"bytes as JSON, got {len(self.environment_arguments.to_text())}"
+                f"environment_args, environment_wrappers, critic_leaves and policies must have at most "
+                f"{MAX_ARGUMENTS_BYTES} bytes as JSON, got {len(self.environment_arguments.to_text())}"
             )
         if self.init_replay and self.init_from is None:
             raise ValueError("init_replay needs init_from: give the run whose replay it is")
@@ -190,6 +195,7 @@ class RunConfig(Settings):
         self.memory.check_compiled(self.learner.compile)
         if self.algorithm == "sac":
             self._check_sac()
+        self._check_groups()
         self._check_dataset()
         if (own := self.on_policy) is not None:
             self.check_rollouts(own.rollout_size, own.batch_size)
@@ -216,6 +222,29 @@ class RunConfig(Settings):
                     f"sac.shared_encoder and {other} exclude each other: {reason}; leave one of them out "
                     "(--no-sac.shared-encoder)"
                 )
+
+    def _check_groups(self) -> None:
+        """Raise ValueError for groups of agents that do not fit each other, or other settings."""
+        sections.check_policies(self.policies)
+        if not self.policies:
+            return
+        known = [name for name, settings in ALGORITHMS.items() if settings.has_groups and not settings.for_stored_data]
+        if self.algorithm in ALGORITHMS and self.algorithm not in known:
+            raise ValueError(
+                f"policies: expected an algorithm of {', '.join(known)}, got {self.algorithm}; choose one of them, or "
+                "leave policies out"
+            )
+        for name, is_given in (
+            (f"memory.kind {self.memory.kind}", self.memory),
+            (f"sparsity.method {self.sparsity.method}", self.sparsity.methods != {"dense"}),
+            ("network", self.network),
+            ("encoders", self.encoders),
+            ("learner.compile", self.learner.compile),
+            ("sac.layer_norm", self.algorithm == "sac" and self.sac.layer_norm),
+            ("sac.shared_encoder", self.algorithm == "sac" and self.sac.shared_encoder),
+        ):
+            if is_given:
+                raise ValueError(f"policies and {name} exclude each other; leave one of them out")
 
     def _check_dataset(self) -> None:
         """Raise ValueError for settings that exclude stored data."""
@@ -389,17 +418,24 @@ class RunConfig(Settings):
         fixed = () if self.own is None else self.own.fixed
         own = (f"{self.algorithm}.{name}" for name in fixed)
         names = ("network", "encoders", "normalize_observations", "memory.kind", "memory.units", *own)
+        # Checkpoints of other runs stay as those of earlier versions.
+        names += ("policies",) if self.policies else ()
         found: dict[str, Any] = json.loads(json.dumps({name: attrgetter(name)(self) for name in names}))
         return found
 
     @property
     def environment_arguments(self) -> EnvironmentArguments:
-        """Keyword arguments, wrappers and critic leaves of the environment."""
+        """Keyword arguments, wrappers, critic leaves and groups of agents of the environment."""
         wrappers = tuple(each for wrapper in self.environment_wrappers for each in wrapper.items())
         return EnvironmentArguments(
             *(self.environment_args, wrappers, self.image_layout, self.critic_leaves),
-            *(self.agents.identity, self.agents.critic),
+            *(self.agents.identity, self.agents.critic, tuple(self.policies.items())),
         )
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups of agents, without their bits."""
+        return tuple(Group(name, agents) for name, agents in self.policies.items())
 
     @property
     def sight_of_critics(self) -> str:

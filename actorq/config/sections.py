@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -22,6 +23,7 @@ from actorq.config.schemes import SchemeName
 from actorq.config.settings import DefaultText, Settings
 from actorq.domain.environments import AgentCritic, AgentIdentity
 from actorq.domain.limits import MAX_GOAL_COPIES, MAX_SEGMENT_BYTES, USUAL_SEGMENT_BYTES
+from actorq.text import one_line
 from actorq.transport.options import Certificates, ServerLimits
 from actorq.transport.security.access import Access
 from actorq.transport.security.identity import DEFAULT_RUN, RUN_EXPECTED, RUN_PATTERN
@@ -166,6 +168,57 @@ class AgentsConfig(Settings):
     critic: AgentCritic = Field(
         "own", description="what critics also see: own: nothing; joint: all agents' observations; state: state()"
     )
+
+
+_GROUP = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}", re.ASCII)
+
+
+def _listed(given: object) -> object:
+    """A list of agents from a text such as "red,green"."""
+    return [part.strip() for part in given.split(",") if part.strip()] if isinstance(given, str) else given
+
+
+def _in_order(groups: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """The groups in one order, so that equal groups are equal settings."""
+    return {name: tuple(sorted(groups[name])) for name in sorted(groups)}
+
+
+Policies = Annotated[
+    dict[str, Annotated[tuple[str, ...], BeforeValidator(_listed)]],
+    AfterValidator(_in_order),
+]
+"""The agents of each group with a policy of its own, by the group's name."""
+
+
+def check_policies(groups: Mapping[str, Sequence[str]]) -> None:
+    """Raise ValueError unless there are no groups, or at least two with different agents."""
+    if not groups:
+        return
+    for name, agents in groups.items():
+        # As a flag's text, "none" is no name.
+        if not _GROUP.fullmatch(name) or name.lower() == "none":
+            raise ValueError(
+                f"policies: a group's name must have 1 to 64 letters, digits, - and _, begin with a letter, and not be "
+                f"none, got {one_line(repr(name), 100)}"
+            )
+        if not all(agents):
+            raise ValueError(f"policies.{name}: expected names of agents, got an empty name")
+        if not agents:
+            raise ValueError(f"policies.{name}: expected at least one agent, got none; leave the group out")
+    if len(groups) == 1:
+        raise ValueError(
+            f"policies: expected at least two groups, got only {next(iter(groups))}; leave policies out if all agents "
+            "share one policy"
+        )
+    seen: dict[str, str] = {}
+    for name, agents in groups.items():
+        for agent in agents:
+            if agent in seen:
+                raise ValueError(
+                    f"policies: expected each agent in one group, got {one_line(agent, 100)} in {seen[agent]} and in "
+                    f"{name}"
+                )
+            seen[agent] = name
 
 
 class RateLimiterConfig(Settings):

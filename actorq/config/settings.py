@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 from actorq import ENVIRONMENT_PREFIX
 from actorq.config.messages.expected import SECTION, expected_at
 from actorq.config.messages.suggestions import suggestion
-from actorq.config.parser import OneLineParser
+from actorq.config.parser import OneLineParser, entries_name
 from actorq.errors import UserError
 from actorq.text import one_line
 
@@ -82,6 +82,13 @@ class Leaf:
         """The setting's flag, and the flag of its section if the section is short for this setting."""
         section = "--" + ".".join(self.path[:-1]).replace("_", "-")
         return (self.flag, *([section] if self.section.short == self.path[-1] else []))
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether it is a mapping of names to lists. Each entry then has a flag of its own: `FLAG.NAME VALUE,VALUE`."""
+        inner = typing.get_args(self.field.annotation)[1:]
+        is_mapping = typing.get_origin(self.field.annotation) is dict
+        return is_mapping and typing.get_origin(plain_type(inner[0])) is tuple
 
     @property
     def variable(self) -> str:
@@ -165,6 +172,8 @@ def add_flags(parser: OneLineParser, model: type[Settings], title: str = "run") 
             numbers = plain_type(next(iter(typing.get_args(kind)), None)) is int
             options["metavar"] = "N,N,.." if numbers else metavars[typing.get_origin(kind) or kind]
         action = groups[section].add_argument(*leaf.flags, **options)
+        if leaf.has_entries:
+            parser.accept_entries(leaf.flag, options["dest"])
         flags[action] = leaf
         if has_essential and ESSENTIAL not in leaf.field.metadata:
             parser.only_in_full_help(action, ".".join(section).replace("_", "-"))
@@ -175,8 +184,11 @@ def from_flags(model: type[Settings], namespace: argparse.Namespace) -> dict[str
     """The settings of `model` given as flags, as a nested dict."""
     tree: dict[str, Any] = {}
     for leaf in leaves(model):
-        if hasattr(namespace, ".".join(leaf.path)):
-            _put(tree, leaf.path, _text_to_value(leaf, getattr(namespace, ".".join(leaf.path))))
+        dest = ".".join(leaf.path)
+        if hasattr(namespace, dest):
+            _put(tree, leaf.path, _text_to_value(leaf, getattr(namespace, dest)))
+        for name, text in getattr(namespace, entries_name(dest), {}).items():
+            _put(tree, (*leaf.path, name), text)
     return tree
 
 

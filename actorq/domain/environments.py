@@ -1,7 +1,7 @@
 """The identity of an environment in addition to its id: keyword arguments and wrappers."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
@@ -21,6 +21,28 @@ _EXTERNAL = "external/"
 
 
 @dataclass(frozen=True)
+class Group:
+    """Agents with networks of their own.
+
+    agents: in the order of their rows. bit: the component of an agent's vector of observations that is 1 for an agent
+        of this group, and 0 for others; counted in the vector that critics see.
+    """
+
+    name: str
+    agents: tuple[str, ...]
+    bit: int = 0
+
+
+def group_returns(groups: Iterable[Group], returns: Mapping[str, float]) -> dict[str, float]:
+    """The return of each group by name: the sum over its agents. Empty without groups, or without returns of agents.
+
+    returns: of each agent, by name.
+    """
+    found = [group for group in groups if {*group.agents} <= returns.keys()]
+    return {group.name: sum(returns[agent] for agent in group.agents) for group in found}
+
+
+@dataclass(frozen=True)
 class EnvironmentArguments:
     """Keyword arguments and wrappers of an environment. Environments with one id are equal only if these are equal.
 
@@ -31,6 +53,7 @@ class EnvironmentArguments:
     agent_identity: what the observations of several agents also say of the agent; none: nothing.
     agent_critic: what critics of several agents also see; own: nothing; joint: the observations of all agents; state:
         the environment's state.
+    agent_groups: the agents of each group with a policy of its own, by the group's name; empty for one policy.
     """
 
     keywords: Mapping[str, Any] = field(default_factory=dict)
@@ -39,6 +62,7 @@ class EnvironmentArguments:
     critic_leaves: tuple[str, ...] = ()
     agent_identity: AgentIdentity = "none"
     agent_critic: AgentCritic = "own"
+    agent_groups: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def __str__(self) -> str:
         return self.to_text() or "no arguments"
@@ -48,7 +72,7 @@ class EnvironmentArguments:
         if self == NO_ARGUMENTS:
             return ""
         values = asdict(self)
-        for name in ("image_layout", "critic_leaves", "agent_identity", "agent_critic"):
+        for name in ("image_layout", "critic_leaves", "agent_identity", "agent_critic", "agent_groups"):
             if values[name] == getattr(NO_ARGUMENTS, name):
                 del values[name]
         return json.dumps(values, allow_nan=False)
@@ -80,11 +104,12 @@ class EnvironmentArguments:
             values = None
         match values:
             case {"keywords": dict(keywords), "wrappers": [*wrappers], **rest} if all(map(_is_wrapper, wrappers)):
-                leaves = rest.pop("critic_leaves", [])
+                leaves, groups = rest.pop("critic_leaves", []), rest.pop("agent_groups", [])
                 known = all(name in _CHOICES and rest[name] in get_args(_CHOICES[name]) for name in rest)
-                if known and isinstance(leaves, list) and all(map(_is_text, leaves)):
+                if known and _are_texts(leaves) and isinstance(groups, list) and all(map(_is_group, groups)):
                     made = tuple((path, arguments) for path, arguments in wrappers)
-                    return cls(keywords, made, critic_leaves=tuple(leaves), **cast(dict[str, Any], rest))
+                    own = {"critic_leaves": tuple(leaves), "agent_groups": tuple((n, tuple(a)) for n, a in groups)}
+                    return cls(keywords, made, **own, **cast(dict[str, Any], rest))
         raise InvalidInputError(
             "environment_arguments: expected JSON as "
             '{"keywords": {NAME: VALUE}, "wrappers": [["MODULE:CLASS", {NAME: VALUE}]]}'
@@ -99,8 +124,15 @@ def _is_of(path: str, names: Sequence[str]) -> bool:
     return (module == _LIBRARY or module.startswith(f"{_LIBRARY}.")) and name in names
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(each, str) for each in values)
+
+
+def _is_group(value: Any) -> bool:
+    match value:
+        case [str(), agents]:
+            return _are_texts(agents)
+    return False
 
 
 def _is_wrapper(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -177,6 +177,22 @@ class RefusedRung:
 
 
 @dataclass(frozen=True)
+class GroupError:
+    """Differences on the rows of one group of agents: `GroupError` in protos/actorq/v1/policy.proto."""
+
+    name: str
+    observations: int
+    mean_error: float
+    max_error: float
+    relative_mean_error: float
+    relative_max_error: float
+    argmax_agreement: float | None = None
+    mean_kl: float | None = None
+    max_kl: float | None = None
+    value_loss: float | None = None
+
+
+@dataclass(frozen=True)
 class FidelityReport:
     """Differences between the outputs of the emitted policy and of the FP32 policy on one calibration batch.
 
@@ -197,11 +213,20 @@ class FidelityReport:
     max_kl: float | None = None
     value_loss: float | None = None
     sequences: tuple[SequenceError, ...] = ()
+    groups: tuple[GroupError, ...] = ()
 
     @property
     def state_drift(self) -> float | None:
         """The largest drift of the state over stored sequences; None without sequences."""
         return max((each.state_drift for each in self.sequences), default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values of the report. Errors may be infinite."""
+        values = asdict(self)
+        if not self.groups:
+            # Earlier versions do not know this value.
+            del values["groups"]
+        return values
 
     @property
     def float_layers(self) -> tuple[str, ...]:

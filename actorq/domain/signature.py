@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from actorq.domain.limits import (
+    MAX_AGENTS,
     MAX_INPUTS,
     MAX_MAGNITUDE,
     MAX_OUTPUT_COMPONENTS,
@@ -76,8 +77,22 @@ class Port:
 
 
 @dataclass(frozen=True)
+class RowGroup:
+    """Rows with a policy of their own within the graph: those with 1 at a component of an input.
+
+    component: index in one row of the input, in C order. The component is 0 in all other rows.
+    """
+
+    name: str
+    input: str
+    component: int
+
+
+@dataclass(frozen=True)
 class Signature:
     """Inputs and outputs of a policy graph, each batch first, in the graph's order. The first output is the action.
+
+    groups: the groups of rows with a policy of their own; empty if all rows have the same policy.
 
     Raises InvalidInputError for a role in the wrong place or twice, a state that is only an input or only an output,
     and numbers out of range.
@@ -85,6 +100,7 @@ class Signature:
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    groups: tuple[RowGroup, ...] = ()
 
     def __post_init__(self) -> None:
         for what, ports, most in (("inputs", self.inputs, MAX_INPUTS), ("outputs", self.outputs, MAX_OUTPUTS)):
@@ -107,6 +123,10 @@ class Signature:
 
         if (self.state is None) != (self.next_state is None):
             raise InvalidInputError("signature: expected a state as an input and as an output, or as neither")
+        names = [group.name for group in self.groups]
+        inputs = {port.name for port in self.inputs if port.role is Role.OBSERVATION}
+        if len(names) > MAX_AGENTS or len({*names}) < len(names) or not {each.input for each in self.groups} <= inputs:
+            raise InvalidInputError("signature: expected groups with different names and bits in an observation")
 
     @property
     def state(self) -> str | None:
@@ -135,10 +155,13 @@ class Signature:
 
     def to_text(self) -> str:
         """The signature as JSON, for a model's metadata."""
-        tree = {
+        tree: dict[str, Any] = {
             what: [[port.name, port.role, port.sizes, port.spans] for port in ports]
             for what, ports in (("inputs", self.inputs), ("outputs", self.outputs))
         }
+        if self.groups:
+            # Earlier versions do not know this value.
+            tree["groups"] = [[each.name, each.input, each.component] for each in self.groups]
         return json.dumps(tree, separators=(",", ":"))
 
     @classmethod
@@ -146,7 +169,8 @@ class Signature:
         """Parse the text that `to_text` wrote. Raises InvalidInputError for any other text."""
         try:
             tree = json.loads(text)
-            return cls(*(tuple(map(_port, tree[what])) for what in ("inputs", "outputs")))
+            inputs, outputs = (tuple(map(_port, tree[what])) for what in ("inputs", "outputs"))
+            return cls(inputs, outputs, tuple(_group(*each) for each in tree.get("groups", ())))
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise InvalidInputError(f"signature: expected inputs and outputs with roles, got {error!r:.200}") from None
 
@@ -156,6 +180,13 @@ def _port(values: Any) -> Port:
     if not isinstance(name, str) or len(name) > MAX_TEXT_BYTES or not all(type(size) is int for size in sizes):
         raise ValueError("a name that is no text, or sizes that are no whole numbers")
     return Port(name, Role(role), tuple(sizes), tuple(map(float, spans)))
+
+
+def _group(name: Any, read: Any, component: Any) -> RowGroup:
+    texts = all(isinstance(each, str) and len(each) <= MAX_TEXT_BYTES for each in (name, read))
+    if not texts or type(component) is not int or component < 0:
+        raise ValueError("a group without a name, an input and a component")
+    return RowGroup(name, read, component)
 
 
 def signature_of(

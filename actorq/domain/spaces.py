@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
+from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments, Group
 from actorq.domain.goals import Goal
 from actorq.domain.leaves import OBSERVATIONS, Image, Leaf, packed_nbytes, views
 from actorq.errors import UserError
@@ -97,9 +97,10 @@ class EnvironmentSpec:
     without goals. `indicators` has the components of the vector that are bits or one-hot categories, which are never
     normalized: start and stop of each range, one after the other. With leaves for critics, these are components of the
     vector of `for_critics`. `agents` names the agents that share the policy, in the order of their rows in a batch;
-    empty for an environment with a single agent. `parts` names the parts that the vector joins, for people, each with
-    its number of components; empty if the environment itself has a vector or an image. `action_parts` does the same for
-    actions. The last two are neither sent nor compared.
+    empty for an environment with a single agent. `groups` has the groups of agents with networks of their own, whose
+    bits are neighbors in the vector; empty if all agents share the networks. `parts` names the parts that the vector
+    joins, for people, each with its number of components; empty if the environment itself has a vector or an image.
+    `action_parts` does the same for actions. The last two are neither sent nor compared.
     """
 
     environment_id: str
@@ -113,6 +114,7 @@ class EnvironmentSpec:
     goal: Goal | None = None
     indicators: tuple[int, ...] = ()
     agents: tuple[str, ...] = ()
+    groups: tuple[Group, ...] = ()
     parts: tuple[str, ...] = field(default=(), compare=False)
     action_parts: str = field(default="", compare=False)
 
@@ -163,10 +165,36 @@ class EnvironmentSpec:
             return self
         leaves = tuple(leaf for leaf in self.leaves if not leaf.critic)
         edges = np.diff(self.is_indicator.astype(np.int8), prepend=0, append=0)
+        start = self.first_bit
         return replace(
             self,
             observations=ArraySpec((packed_nbytes(leaves),), self.observations.dtype, leaves=leaves),
             indicators=tuple(np.flatnonzero(edges).tolist()),
+            groups=tuple(replace(each, bit=start + number) for number, each in enumerate(self.groups)),
+        )
+
+    @property
+    def without_groups(self) -> "EnvironmentSpec":
+        """The environment of a policy without groups: its observations lack the bits of groups.
+
+        Only for a spec without leaves of critics.
+        """
+        if not self.groups:
+            return self
+        bits = range(self.first_bit, self.first_bit + len(self.groups))
+        edges = np.diff(np.delete(self.is_indicator, bits).astype(np.int8), prepend=0, append=0)
+        shape = (math.prod((self.vector or self.observations).shape) - len(bits),)
+        observations = replace(self.observations, shape=shape)
+        if self.leaves:
+            leaves = tuple(replace(leaf, shape=shape) if leaf.kind == "numbers" else leaf for leaf in self.leaves)
+            observations = ArraySpec((packed_nbytes(leaves),), self.observations.dtype, leaves=leaves)
+        return replace(
+            self,
+            observations=observations,
+            indicators=tuple(np.flatnonzero(edges).tolist()),
+            groups=(),
+            environment_arguments=replace(self.environment_arguments, agent_groups=()),
+            parts=tuple(part for part in self.parts if part != f"group ({len(bits)} bits)"),
         )
 
     @property
@@ -196,6 +224,11 @@ class EnvironmentSpec:
         for start, stop in zip(self.indicators[::2], self.indicators[1::2], strict=True):
             found[start:stop] = True
         return found[sees]
+
+    @property
+    def first_bit(self) -> int:
+        """Component of `vector` with the bit of the first group. The bits of the others follow. 0 without groups."""
+        return int(self.sees_number[: self.groups[0].bit].sum()) if self.groups else 0
 
     @property
     def acting_size(self) -> int:
@@ -307,6 +340,11 @@ class EnvironmentSpec:
         return one_line(f"{len(self.agents)}: {', '.join(self.agents)}", _AGENTS_BYTES) if self.agents else ""
 
     @property
+    def groups_text(self) -> str:
+        """The groups in words, on one line of bounded length; empty without groups."""
+        return one_line("; ".join(f"{each.name}: {', '.join(each.agents)}" for each in self.groups), _AGENTS_BYTES)
+
+    @property
     def actions_text(self) -> str:
         """The actions in words."""
         parts = f", {self.action_parts}" if self.action_parts else ""
@@ -335,6 +373,8 @@ class EnvironmentSpec:
             # Earlier versions do not know this value.
             if not leaf["critic"]:
                 del leaf["critic"]
+        if not self.groups:
+            del values["groups"]
         return values
 
     @classmethod
@@ -346,7 +386,8 @@ class EnvironmentSpec:
         made = {"observations": observations, "actions": actions, "environment_arguments": made_with, "goal": goal}
         others = {name: value for name, value in values.items() if name not in ("discrete_actions", "choices")}
         lists = {name: tuple(values.get(name, ())) for name in ("parts", "indicators", "agents")} | {
-            "sizes": sizes_of(values)
+            "sizes": sizes_of(values),
+            "groups": tuple(Group(**{**each, "agents": tuple(each["agents"])}) for each in values.get("groups", ())),
         }
         return cls(**{**others, **made, **lists})
 

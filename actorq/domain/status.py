@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
-from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
+from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments, Group
 from actorq.domain.policy import PolicyDescriptor
 from actorq.domain.processes import ProcessStats
 from actorq.domain.spaces import EnvironmentSpec
@@ -233,6 +233,7 @@ class RunStatus:
     figures: Mapping[str, float] = field(default_factory=dict)
     target_success: float | None = None
     agent_returns: Mapping[str, float] = field(default_factory=dict)
+    groups: tuple[Group, ...] = ()
 
 
 @dataclass(frozen=True)

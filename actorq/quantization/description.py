@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 import onnx
@@ -11,6 +10,7 @@ from onnx import helper, numpy_helper
 
 from actorq import __version__
 from actorq.domain.contract import CONTRACT
+from actorq.domain.environments import Group
 from actorq.domain.policy import Policy, RetainedPolicy
 from actorq.domain.signature import METADATA, Signature
 from actorq.domain.spaces import EnvironmentSpec
@@ -28,15 +28,17 @@ def describe(
     evaluation: Mapping[str, Any] | None,
     form: str = "onnxruntime",
     weight_encoding: str | None = None,
+    group: Group | None = None,
 ) -> dict[str, Any]:
     """The description as a JSON object.
 
     name: name of the ONNX file with the model of `policy`. evaluation: the version's newest one in the run's log.
     form: form of the model, as `actorq export` names it. weight_encoding: the actors' encoding, for a model in another
-        form.
+        form. group: the group whose policy it is alone; None for the policy of all agents.
     """
     model, descriptor = policy.model, policy.descriptor
     parsed = onnx.ModelProto.FromString(model)
+    spec = environment.for_policy if group is None else environment.for_policy.without_groups
     return {
         "format": DESCRIPTION_FORMAT,
         "contract": CONTRACT,
@@ -57,10 +59,11 @@ def describe(
         "effective_scheme": descriptor.effective_scheme,
         # Encoding of int8 products; null without int8 products.
         "weight_encoding": weight_encoding or weight_encoding_of(model),
-        "environment": environment.for_policy.to_json(),
+        "environment": spec.to_json(),
+        **({} if group is None else {"group": {"name": group.name, "agents": [*group.agents]}}),
         "normalization": _normalization(parsed.graph),
         # JSON has no infinity. A policy that did not run has infinite errors.
-        "fidelity": json.loads(json.dumps(asdict(descriptor.fidelity)), parse_constant=lambda _: None),
+        "fidelity": json.loads(json.dumps(descriptor.fidelity.to_json()), parse_constant=lambda _: None),
         "evaluation": _evaluation(evaluation, version.mean_return),
     }
 

@@ -82,6 +82,12 @@ class Graph:
         if missing := set(given) - {value.name for value in model.graph.output}:
             raise InvalidInputError(f"graph: expected the outputs {given} of its signature, without {sorted(missing)}")
         inputs = {name: _input_spec(values[name]) for name in named}
+        for group in source.signature.groups:
+            if group.component >= (size := math.prod(inputs[group.input].shape)):
+                raise InvalidInputError(
+                    f"graph: the bit of group {group.name!r} must be one of the {size} components of the input "
+                    f"{group.input!r}, got {group.component}"
+                )
         parameters = {name: _parameter_shape(value) for name, value in values.items() if name not in inputs}
         _check_sizes(model, inputs, parameters)
         if not parameters:

@@ -9,6 +9,7 @@ from typing import Any
 
 from actorq.domain.policy import (
     FidelityReport,
+    GroupError,
     LayerReport,
     OutputError,
     Policy,
@@ -103,7 +104,8 @@ def read_policy(folder: Path, variant: Variant) -> Policy:
 
 def descriptor_to_json(descriptor: PolicyDescriptor) -> dict[str, Any]:
     """A descriptor as a JSON object, with a hexadecimal digest."""
-    return {**asdict(descriptor), "sha256": descriptor.sha256.hex(), "graph_digest": descriptor.graph_digest.hex()}
+    digests = {"sha256": descriptor.sha256.hex(), "graph_digest": descriptor.graph_digest.hex()}
+    return {**asdict(descriptor), **digests, "fidelity": descriptor.fidelity.to_json()}
 
 
 def descriptor_from_json(tree: Mapping[str, Any]) -> PolicyDescriptor:
@@ -132,6 +134,7 @@ def _fidelity_from_json(tree: Mapping[str, Any]) -> FidelityReport:
                 RefusedRung(**{**rung, "float_layers": tuple(rung["float_layers"])}) for rung in tree["refused"]
             ),
             "sequences": tuple(SequenceError(**each) for each in tree.get("sequences", ())),
+            "groups": tuple(GroupError(**each) for each in tree.get("groups", ())),
         }
     )
 

@@ -20,7 +20,7 @@ WEIGHT_ENCODING_SIGNED: WeightEncoding
 WEIGHT_ENCODING_UNSIGNED: WeightEncoding
 
 class FidelityReport(_message.Message):
-    __slots__ = ("observations", "mean_error", "max_error", "relative_mean_error", "relative_max_error", "argmax_agreement", "layers", "outputs", "passed", "refused", "mean_kl", "max_kl", "value_loss", "sequences")
+    __slots__ = ("observations", "mean_error", "max_error", "relative_mean_error", "relative_max_error", "argmax_agreement", "layers", "outputs", "passed", "refused", "mean_kl", "max_kl", "value_loss", "sequences", "groups")
     OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
     MEAN_ERROR_FIELD_NUMBER: _ClassVar[int]
     MAX_ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class FidelityReport(_message.Message):
     MAX_KL_FIELD_NUMBER: _ClassVar[int]
     VALUE_LOSS_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     observations: int
     mean_error: float
     max_error: float
@@ -49,7 +50,32 @@ class FidelityReport(_message.Message):
     max_kl: float
     value_loss: float
     sequences: _containers.RepeatedCompositeFieldContainer[SequenceError]
-    def __init__(self, observations: _Optional[int] = ..., mean_error: _Optional[float] = ..., max_error: _Optional[float] = ..., relative_mean_error: _Optional[float] = ..., relative_max_error: _Optional[float] = ..., argmax_agreement: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[LayerReport, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[OutputError, _Mapping]]] = ..., passed: _Optional[bool] = ..., refused: _Optional[_Iterable[_Union[RefusedRung, _Mapping]]] = ..., mean_kl: _Optional[float] = ..., max_kl: _Optional[float] = ..., value_loss: _Optional[float] = ..., sequences: _Optional[_Iterable[_Union[SequenceError, _Mapping]]] = ...) -> None: ...
+    groups: _containers.RepeatedCompositeFieldContainer[GroupError]
+    def __init__(self, observations: _Optional[int] = ..., mean_error: _Optional[float] = ..., max_error: _Optional[float] = ..., relative_mean_error: _Optional[float] = ..., relative_max_error: _Optional[float] = ..., argmax_agreement: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[LayerReport, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[OutputError, _Mapping]]] = ..., passed: _Optional[bool] = ..., refused: _Optional[_Iterable[_Union[RefusedRung, _Mapping]]] = ..., mean_kl: _Optional[float] = ..., max_kl: _Optional[float] = ..., value_loss: _Optional[float] = ..., sequences: _Optional[_Iterable[_Union[SequenceError, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[GroupError, _Mapping]]] = ...) -> None: ...
+
+class GroupError(_message.Message):
+    __slots__ = ("name", "observations", "mean_error", "max_error", "relative_mean_error", "relative_max_error", "argmax_agreement", "mean_kl", "max_kl", "value_loss")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    MEAN_ERROR_FIELD_NUMBER: _ClassVar[int]
+    MAX_ERROR_FIELD_NUMBER: _ClassVar[int]
+    RELATIVE_MEAN_ERROR_FIELD_NUMBER: _ClassVar[int]
+    RELATIVE_MAX_ERROR_FIELD_NUMBER: _ClassVar[int]
+    ARGMAX_AGREEMENT_FIELD_NUMBER: _ClassVar[int]
+    MEAN_KL_FIELD_NUMBER: _ClassVar[int]
+    MAX_KL_FIELD_NUMBER: _ClassVar[int]
+    VALUE_LOSS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    observations: int
+    mean_error: float
+    max_error: float
+    relative_mean_error: float
+    relative_max_error: float
+    argmax_agreement: float
+    mean_kl: float
+    max_kl: float
+    value_loss: float
+    def __init__(self, name: _Optional[str] = ..., observations: _Optional[int] = ..., mean_error: _Optional[float] = ..., max_error: _Optional[float] = ..., relative_mean_error: _Optional[float] = ..., relative_max_error: _Optional[float] = ..., argmax_agreement: _Optional[float] = ..., mean_kl: _Optional[float] = ..., max_kl: _Optional[float] = ..., value_loss: _Optional[float] = ...) -> None: ...
 
 class SequenceError(_message.Message):
     __slots__ = ("steps", "sequences", "mean_state_error", "max_state_error", "state_drift", "mean_output_error", "max_output_error")

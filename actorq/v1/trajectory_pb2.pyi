@@ -22,7 +22,7 @@ LEAF_KIND_CATEGORY: LeafKind
 LEAF_KIND_MASK: LeafKind
 
 class EnvironmentSpec(_message.Message):
-    __slots__ = ("environment_id", "observations", "actions", "max_episode_steps", "reward_threshold", "frame_stack", "environment_arguments", "leaves", "sizes", "indicators", "goal", "agents")
+    __slots__ = ("environment_id", "observations", "actions", "max_episode_steps", "reward_threshold", "frame_stack", "environment_arguments", "leaves", "sizes", "indicators", "goal", "agents", "groups")
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class EnvironmentSpec(_message.Message):
     INDICATORS_FIELD_NUMBER: _ClassVar[int]
     GOAL_FIELD_NUMBER: _ClassVar[int]
     AGENTS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     environment_id: str
     observations: _tensor_pb2.TensorSpec
     actions: _tensor_pb2.TensorSpec
@@ -47,7 +48,18 @@ class EnvironmentSpec(_message.Message):
     indicators: _containers.RepeatedScalarFieldContainer[int]
     goal: Goal
     agents: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, environment_id: _Optional[str] = ..., observations: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., max_episode_steps: _Optional[int] = ..., reward_threshold: _Optional[float] = ..., frame_stack: _Optional[int] = ..., environment_arguments: _Optional[str] = ..., leaves: _Optional[_Iterable[_Union[Leaf, _Mapping]]] = ..., sizes: _Optional[_Iterable[int]] = ..., indicators: _Optional[_Iterable[int]] = ..., goal: _Optional[_Union[Goal, _Mapping]] = ..., agents: _Optional[_Iterable[str]] = ...) -> None: ...
+    groups: _containers.RepeatedCompositeFieldContainer[AgentGroup]
+    def __init__(self, environment_id: _Optional[str] = ..., observations: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., max_episode_steps: _Optional[int] = ..., reward_threshold: _Optional[float] = ..., frame_stack: _Optional[int] = ..., environment_arguments: _Optional[str] = ..., leaves: _Optional[_Iterable[_Union[Leaf, _Mapping]]] = ..., sizes: _Optional[_Iterable[int]] = ..., indicators: _Optional[_Iterable[int]] = ..., goal: _Optional[_Union[Goal, _Mapping]] = ..., agents: _Optional[_Iterable[str]] = ..., groups: _Optional[_Iterable[_Union[AgentGroup, _Mapping]]] = ...) -> None: ...
+
+class AgentGroup(_message.Message):
+    __slots__ = ("name", "agents", "bit")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AGENTS_FIELD_NUMBER: _ClassVar[int]
+    BIT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    agents: _containers.RepeatedScalarFieldContainer[str]
+    bit: int
+    def __init__(self, name: _Optional[str] = ..., agents: _Optional[_Iterable[str]] = ..., bit: _Optional[int] = ...) -> None: ...
 
 class Leaf(_message.Message):
     __slots__ = ("name", "kind", "spec", "categories", "critic")

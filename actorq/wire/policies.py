@@ -11,6 +11,7 @@ from actorq.domain.policy import (
     SIGNED,
     UNSIGNED,
     FidelityReport,
+    GroupError,
     LayerReport,
     OutputError,
     Policy,
@@ -83,6 +84,17 @@ _SEQUENCE = Pair(
     },
     prefix="sequences.",
 )
+_GROUP = Pair(
+    policy_pb2.GroupError,
+    GroupError,
+    {
+        bounds.name: "name",
+        bounds.anything: "observations",
+        _error: "mean_error max_error relative_mean_error relative_max_error mean_kl max_kl",
+        bounds.share: "argmax_agreement value_loss",
+    },
+    prefix="groups.",
+)
 _FIDELITY = Pair(
     policy_pb2.FidelityReport,
     FidelityReport,
@@ -94,6 +106,7 @@ _FIDELITY = Pair(
         many(_OUTPUT, limits.MAX_OUTPUTS): "outputs",
         many(_RUNG, limits.MAX_RUNGS): "refused",
         many(_SEQUENCE, limits.MAX_HORIZONS): "sequences",
+        many(_GROUP, limits.MAX_AGENTS): "groups",
     },
     prefix="fidelity.",
 )

@@ -29,7 +29,7 @@ from actorq.wire.fields import Kind, Pair, enumeration, many, named, optional
 from actorq.wire.policies import DESCRIPTOR
 from actorq.wire.processes import PROCESS
 from actorq.wire.tensors import duration
-from actorq.wire.trajectories import ENVIRONMENT, ENVIRONMENT_ARGUMENTS, EVALUATION
+from actorq.wire.trajectories import AGENT_GROUP, ENVIRONMENT, ENVIRONMENT_ARGUMENTS, EVALUATION
 
 # Largest seed of an environment. An actor adds the environment's index to it.
 _MAX_SEED = 2**31 - 1
@@ -231,6 +231,7 @@ _STATUS = Pair(
         bounds.anything: "loss quantizer_connected",
         named(bounds.anything, limits.MAX_FIGURES): "figures",
         named(bounds.figure, limits.MAX_AGENTS): "agent_returns",
+        many(AGENT_GROUP, limits.MAX_AGENTS): "groups",
         optional(EVALUATION): "evaluation",
         optional(DESCRIPTOR): "emitted",
         many(_ACTOR, limits.MAX_ACTORS): "actors",

@@ -8,7 +8,7 @@ import numpy as np
 
 from actorq.domain import limits
 from actorq.domain.columns import Array
-from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments
+from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments, Group
 from actorq.domain.goals import Goal
 from actorq.domain.leaves import KINDS, Leaf, packed_nbytes
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
@@ -69,6 +69,8 @@ def _environment(observations: ArraySpec, leaves: tuple[Leaf, ...], **fields: An
         raise InvalidInputError("environment.leaves: the policy needs a leaf, but only critics see them")
     if len({*spec.agents}) < len(spec.agents):
         raise InvalidInputError("environment.agents: a name came twice")
+    if spec.groups and (fault := group_fault(spec)):
+        raise InvalidInputError(f"environment.groups: {fault}")
     sizes, kind, shape = spec.sizes, np.dtype(spec.actions.dtype).kind, spec.actions.shape
     if sizes:
         mixed = len(shape) == 1 and kind == "f" and shape[0] >= len(sizes)
@@ -100,8 +102,28 @@ def _stack(what: str, frames: int) -> int:
     return max(1, bounds.within(what, frames, 0, limits.MAX_FRAME_STACK))
 
 
+def group_fault(spec: EnvironmentSpec) -> str:
+    """A mismatch between groups, agents and the vector of observations; empty if there is none."""
+    bits = [group.bit for group in spec.groups]
+    if sorted(agent for group in spec.groups for agent in group.agents) != sorted(spec.agents):
+        return "each agent must be in one group"
+    if len({group.name for group in spec.groups}) < len(bits) or not all(group.agents for group in spec.groups):
+        return "a name came twice, or a group has no agents"
+    vector = spec.for_critics.vector
+    if vector is None or bits != [*range(bits[0], bits[0] + len(bits))] or bits[-1] >= math.prod(vector.shape):
+        return f"their bits must be neighboring components of the vector of observations, got {bits[:8]}"
+    seen, marked = spec.sees_number[bits[0] : bits[-1] + 1], spec.for_critics.is_indicator[bits[0] : bits[-1] + 1]
+    return "" if seen.all() and marked.all() else "their bits must be indicators that the policy sees"
+
+
 ENVIRONMENT_ARGUMENTS = Kind(EnvironmentArguments.to_text, _arguments)
 _GOAL = Pair(trajectory_pb2.Goal, Goal, {bounds.anything: "achieved desired size"})
+AGENT_GROUP = Pair(
+    trajectory_pb2.AgentGroup,
+    Group,
+    {bounds.name: "name", many(bounds.name, limits.MAX_AGENTS): "agents", bounds.anything: "bit"},
+    prefix="groups.",
+)
 ENVIRONMENT = Pair(
     trajectory_pb2.EnvironmentSpec,
     _environment,
@@ -111,6 +133,7 @@ ENVIRONMENT = Pair(
         many(nested(_leaf_to_proto, _leaf_from_proto), limits.MAX_LEAVES): "leaves",
         many(bounds.anything, limits.MAX_PARTS): "sizes indicators",
         many(bounds.name, limits.MAX_AGENTS): "agents",
+        many(AGENT_GROUP, limits.MAX_AGENTS): "groups",
         bounds.anything: "max_episode_steps",
         bounds.figure: "reward_threshold",
         _stack: "frame_stack",

@@ -26,7 +26,7 @@ train. Exit codes: 0, 2 for an environment that does not work."""
 _READS = (
     *("environment", "environment_args", "environment_wrappers", "environment_backend", "image_layout", "algorithm"),
     *("preset", "environments_per_actor", "target_return", "target_success", "normalize_observations", "network"),
-    *("critic_leaves", "agents", "hindsight"),
+    *("critic_leaves", "agents", "policies", "hindsight"),
     *("actor.environment_timeout_s", "actor.segment_length", "actor.max_segment_bytes"),
 )
 
@@ -87,7 +87,10 @@ def lines_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> Iter
     yield "observations", seen
     yield "actions", spec.actions_text
     if spec.agents:
-        yield "agents", f"{spec.agents_text}; they share one policy, and returns are sums over agents"
+        shared = "each group has its own policy" if spec.groups else "they share one policy"
+        yield "agents", f"{spec.agents_text}; {shared}, and returns are sums over agents"
+    if spec.groups:
+        yield "groups", spec.groups_text
     yield "episodes", _episodes(spec, figures)
     if returns := figures["returns"]:
         target = _target(spec, config)
@@ -102,6 +105,8 @@ def lines_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> Iter
     takes, refuses = _algorithms(spec)
     if spec.critic_leaves:
         takes = [name for name in takes if ALGORITHMS[name].has_critic]
+    if spec.groups:
+        takes = [name for name in takes if ALGORITHMS[name].has_groups]
     kinds = " and ".join(spec.action_kinds)
     other = {"discrete": "continuous only", "continuous": "discrete only"}.get(kinds, "not both")
     yield "algorithms", f"{config.algorithm} unless you choose: {', '.join(takes)}; {', '.join(refuses)}: {other}"
@@ -160,6 +165,8 @@ def _settings(spec: EnvironmentSpec, config: RunConfig) -> Iterator[str]:
     yield f"{config.environments_per_actor} environments per actor (at most {most:,})"
     if config.agents.identity != "none":
         yield f"--agents.identity {config.agents.identity}"
+    if config.policies:
+        yield f"--policies with {len(config.policies)} groups"
     if config.agents.critic != "own":
         yield f"--agents.critic {config.agents.critic}"
     if spec.frame_stack > 1:

@@ -16,6 +16,7 @@ from actorq.config.run_config import RunConfig
 from actorq.config.schemes import SchemeChoice, VersionChoice
 from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import DefaultText, Settings
+from actorq.domain.environments import Group, group_returns
 from actorq.domain.policy import AUTO, FALLBACK
 from actorq.errors import UserError
 from actorq.inference.runpolicies import RunPolicies
@@ -120,7 +121,7 @@ def _print_episodes(directory: RunDirectory, config: RunConfig, request: Evaluat
     with closing(evaluate_run(directory, config, request)) as items:
         for item in items:
             if isinstance(item, EvaluationResult):
-                _print_result(item)
+                _print_result(item, config.groups)
                 if request.record:
                     print(f"video in {request.record}")
             elif isinstance(item, Substitution):
@@ -134,12 +135,14 @@ def _print_episodes(directory: RunDirectory, config: RunConfig, request: Evaluat
                 print(f"{episode}  {figures}", flush=True)
 
 
-def _print_result(result: EvaluationResult) -> None:
+def _print_result(result: EvaluationResult, groups: Sequence[Group]) -> None:
     evaluation, policy = result.evaluation, result.policy
     returns = evaluation.returns
     mean, low, high = (return_text(each) for each in (evaluation.mean_return, min(returns), max(returns)))
     episodes = f"{len(returns)} episode{'s' * (len(returns) != 1)}"
     print(f"return mean {mean}  min {low}  max {high}  over {episodes} in {evaluation.duration_s:.1f} s")
+    for name, group_return in group_returns(groups, evaluation.mean_agent_returns).items():
+        print(f"  group {name} mean {return_text(group_return)}")
     for agent, agent_return in evaluation.mean_agent_returns.items():
         print(f"  {agent} mean {return_text(agent_return)}")
     if evaluation.success_rate is not None:

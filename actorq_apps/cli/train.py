@@ -121,7 +121,9 @@ def _train(
     if spec is not None and spec.action_parts:
         print(f"actions: {spec.actions_text}", flush=True)
     if spec is not None and spec.agents:
-        print(f"agents that share the policy: {spec.agents_text}", flush=True)
+        print(f"{'agents' if spec.groups else 'agents that share the policy'}: {spec.agents_text}", flush=True)
+    if spec is not None and spec.groups:
+        print(f"groups of agents with a policy each: {spec.groups_text}", flush=True)
     waiting = "waiting for the processes of this run's earlier launcher to end"
     with run.locked(on_wait=lambda: print(waiting, flush=True)) as lock:
         if train.resume:

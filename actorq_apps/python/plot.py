@@ -1,6 +1,6 @@
 """Plots the evaluations of a run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -40,7 +40,8 @@ class Plot:
 def plot_run(run: RunDirectory, target: float | None) -> Plot:
     """Mean return of each evaluation over the environment steps, with its lowest and highest return.
 
-    With several agents, thin lines are the mean returns of each agent, and the thick line is the team's.
+    With several agents, thin lines are the mean returns of each agent, and the thick line is the team's. Dashed lines
+    are the returns of groups.
     target: target of the mean return. Raises UserError without Matplotlib, and before the first evaluation.
     """
     try:
@@ -61,6 +62,10 @@ def plot_run(run: RunDirectory, target: float | None) -> Plot:
         each = np.stack([_means(point["evaluation"]) for point in points])
         for name, column in zip(agents[:_MOST_NAMED], each.T, strict=False):
             axes.plot(steps, column, linewidth=0.9, label=name)
+        groups: Mapping[str, Sequence[str]] = run.config_tree().get("policies") or {}
+        for name, members in [*groups.items()][:_MOST_NAMED]:
+            own = each[:, [agents.index(agent) for agent in members]].sum(axis=1)
+            axes.plot(steps, own, linewidth=1.2, linestyle="dashed", label=f"group {name}")
     if target is not None:
         axes.axhline(target, color="gray", linewidth=0.8, linestyle=(0, (4, 3)), label=f"target {target:g}")
     if target is not None or agents:

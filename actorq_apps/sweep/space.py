@@ -24,7 +24,7 @@ Value = float | int | str | bool | None
 # These settings define the task. Trials that differ in them cannot be compared.
 _OF_THE_TASK = (
     *("environment", "environment_args", "environment_wrappers", "image_layout", "critic_leaves"),
-    *("agents.identity", "agents.critic", "target_return", "max_environment_steps"),
+    *("agents.identity", "agents.critic", "policies", "target_return", "max_environment_steps"),
 )
 _RANGE = re.compile(r"(log:)?(.+?)\.\.(.+?)(?:\.\.(.+))?")
 _MOST_CELLS = 10_000

@@ -186,7 +186,7 @@ def sparse_networks(
 
     def make(kind: PolicyKind, spec: EnvironmentSpec) -> nn.Module:
         made = kind(spec, (1,))
-        made.torso, made.head = nn.Identity(), SparseMLP(actor)  # type: ignore[assignment]
+        made.torso, made.head = nn.Identity(), SparseMLP(actor)
         return made
 
     return make, lambda spec: SparseTwinCritic(critics, spec)

@@ -57,6 +57,8 @@ class AnyAlgorithm(Protocol):
     has_memory: whether the class supports `config.memory`; False without it. Its policy then has the attribute
         `state_size`. The policy's forward pass has the state, float32[B, state_size], as its second input, and the next
         state as its last output.
+    has_groups: whether the class supports `config.policies`; False without it. Its networks then have layers for each
+        of `EnvironmentSpec.groups`.
     has_critic: whether the class supports `config.critic_leaves`; False without it. Its critics then see the
         environment `spec.for_critics`. Its policy sees `spec`, without `spec.critic_leaves`.
     precision: precision of wide hidden layers, from networks.precision.use_precision. Without it the status shows fp32.

@@ -45,6 +45,7 @@ class DQN(GradientAlgorithm):
 
     name = "dqn"
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = DQNConfig.actions
+    has_groups: ClassVar[bool] = True
     settings = DQNConfig
     policy: QNetwork
     _settings: DQNConfig

@@ -59,6 +59,7 @@ class PolicyGradient(Trainable):
     epochs: int = 1
     has_memory: ClassVar[bool] = True
     has_critic: ClassVar[bool] = True
+    has_groups: ClassVar[bool] = True
     policy: Any
     _settings: OnPolicyConfig
 

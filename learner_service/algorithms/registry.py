@@ -60,6 +60,7 @@ def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.devic
             f"{config.sight_of_critics}: expected an actor whose policy does not see what its critics see, got another "
             "one; run the learner and its actors with one version of ActorQ"
         )
+    _check_groups(config, algorithm, spec)
     methods = getattr(algorithm, "sparsity_methods", ("dense",))
     for method in (config.sparsity.method, *sorted(config.sparsity.methods)):
         if method not in methods:
@@ -81,6 +82,20 @@ def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.devic
         ) from error
     _require(config.algorithm, made, _ON_POLICY_WHEN_MADE if is_on_policy(made) else _REQUIRED_WHEN_MADE)
     return made
+
+
+def _check_groups(config: RunConfig, algorithm: type[Algorithm], spec: EnvironmentSpec) -> None:
+    """Raise UserError when a run has groups of agents, and its environment or its algorithm has none."""
+    if config.policies and not spec.groups:
+        raise UserError(
+            f"policies: expected an environment with several agents, got {spec.environment_id}, which has one; leave "
+            "policies out"
+        )
+    if spec.groups and not getattr(algorithm, "has_groups", False):
+        raise UserError(
+            f"policies: algorithm {config.algorithm} has one policy for all agents; its class needs has_groups = True "
+            "and networks for each group, or leave policies out"
+        )
 
 
 def chosen_algorithm(config: RunConfig) -> type[Algorithm]:

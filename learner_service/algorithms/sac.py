@@ -35,6 +35,7 @@ from actorq.errors import UserError
 from learner_service.algorithms.gradient import GradientAlgorithm
 from learner_service.batch import Batch
 from learner_service.networks import GaussianPolicy, LayerNormCritic, TwinCritic
+from learner_service.networks.by_group.critics import critics_of
 from learner_service.sparsity import Flops
 
 
@@ -85,6 +86,7 @@ class SAC(GradientAlgorithm):
     takes_noise = True
     needs_windows = True
     has_critic: ClassVar[bool] = True
+    has_groups: ClassVar[bool] = True
     settings = SACConfig
     policy: GaussianPolicy
     _settings: SACConfig
@@ -110,7 +112,8 @@ class SAC(GradientAlgorithm):
 
     def kinds(self) -> tuple[Callable[..., GaussianPolicy], Callable[..., TwinCritic]]:
         """What makes policy and critics."""
-        return GaussianPolicy, LayerNormCritic if self._settings.layer_norm else TwinCritic
+        critics = LayerNormCritic if self._settings.layer_norm else TwinCritic
+        return GaussianPolicy, critics_of(critics, self._spec)
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Update the critics, then policy and temperature, then the target critics."""

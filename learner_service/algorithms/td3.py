@@ -30,6 +30,7 @@ from learner_service.algorithms.base import Losses
 from learner_service.algorithms.gradient import GradientAlgorithm
 from learner_service.batch import Batch
 from learner_service.networks import DeterministicPolicy, TwinCritic
+from learner_service.networks.by_group.critics import critics_of
 from learner_service.sparsity import Flops
 
 
@@ -39,6 +40,7 @@ class TD3(GradientAlgorithm):
     name = "td3"
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = TD3Config.actions
     has_critic: ClassVar[bool] = True
+    has_groups: ClassVar[bool] = True
     settings = TD3Config
     policy: DeterministicPolicy
     _settings: TD3Config
@@ -55,7 +57,7 @@ class TD3(GradientAlgorithm):
 
     def kinds(self) -> tuple[Callable[..., DeterministicPolicy], Callable[..., TwinCritic]]:
         """What makes policy and critics."""
-        return DeterministicPolicy, TwinCritic
+        return DeterministicPolicy, critics_of(TwinCritic, self._spec)
 
     def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""

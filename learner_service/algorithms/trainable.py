@@ -55,6 +55,9 @@ class Trainable:
     has_critic: ClassVar[bool] = False
     """Whether the network with the role "critic" may see leaves that the policy does not see."""
 
+    has_groups: ClassVar[bool] = False
+    """Whether the networks have layers of their own for each group of agents."""
+
     policy: nn.Module
     batch_size: int
     discount: float

@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from actorq.domain.signature import Role
 from actorq.domain.spaces import EnvironmentSpec
 from learner_service.networks.actions import ActionScale
+from learner_service.networks.by_group.layers import VectorByGroup
 from learner_service.networks.continuous import ContinuousPolicy
 from learner_service.networks.encoders import AllowedChoices, Observed
 from learner_service.networks.torso import Torso
@@ -40,7 +41,7 @@ class SoftmaxPolicy(Torso):
         """The number of actions."""
         return spec.acting_size
 
-    def computed(self, observations: Observed, remembered: Tensor | None = None) -> Tensor:
+    def computed(self, observations: Observed, remembered: Any = None) -> Tensor:
         """The logits."""
         return self._allowed(super().computed(observations, remembered), observations)
 
@@ -96,7 +97,7 @@ class DiagonalGaussianPolicy(ContinuousPolicy):
         super().__init__(spec, *given, **options)
         self._squash = squash
         # The parameter is not named like the output, because parameters are inputs of the graph under their names.
-        self.shared_log_std = nn.Parameter(torch.full((self.scale.components,), log_std))
+        self.shared_log_std = _deviation(spec, self.scale.components, log_std)
 
     def forward(self, observations: Tensor, state: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return the actions of the mean, the mean, the log standard deviation, and the next state."""
@@ -104,28 +105,30 @@ class DiagonalGaussianPolicy(ContinuousPolicy):
         mean = self.computed(observations, features)
         actions = torch.tanh(mean) if self._squash else mean.clamp(-1.0, 1.0)
         # Repeats the parameter for each row with operations that every graph has.
-        return self.scale(actions), mean, mean * 0.0 + self.shared_log_std, *states
+        return self.scale(actions), mean, mean * 0.0 + _own(self.shared_log_std, features), *states
 
-    def distribution(self, observations: Tensor, remembered: Tensor | None = None) -> tuple[Tensor, ...]:
-        """The mean, float32[B, A], and the log standard deviation, float32[A]."""
-        return self.computed(observations, remembered), self.shared_log_std
+    def distribution(self, observations: Tensor, remembered: Any = None) -> tuple[Tensor, ...]:
+        """The mean, float32[B, A], and the log standard deviation, float32[A]; float32[B, A] with groups."""
+        if remembered is None:
+            remembered = self.torso(self.observe(observations))
+        return self.computed(observations, remembered), _own(self.shared_log_std, remembered)
 
-    @staticmethod
-    def of_outputs(outputs: Any) -> tuple[Tensor, ...]:
+    def of_outputs(self, outputs: Any) -> tuple[Tensor, ...]:
         """The distribution from the outputs of `forward`, without a state."""
         _, mean, log_std = outputs
-        return mean, log_std[0]
+        return mean, _of_rows(self.shared_log_std, log_std)
 
     @staticmethod
     def log_probabilities(actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-        """log N(u; mean, exp(log_std)), float32[B]. actions: u, float32[B, A]."""
+        """log N(u; mean, exp(log_std)), float32[B]. actions: u, float32[B, A]. log_std: float32[A] or [B, A]."""
         values: Tensor = _GaussianLogDensity.apply(actions, mean, log_std)  # type: ignore[no-untyped-call]
         return values
 
     @staticmethod
     def entropies(mean: Tensor, log_std: Tensor) -> Tensor:
         """The entropy of u in nats, sum_components log_std + (1 + log(2 pi)) / 2, float32[B]."""
-        return torch.zeros_like(mean[:, 0]) + (log_std + (0.5 + _LOG_ROOT_2_PI)).sum()
+        each = log_std + (0.5 + _LOG_ROOT_2_PI)
+        return torch.zeros_like(mean[:, 0]) + (each.sum() if each.ndim == 1 else _sum_of_columns(each))
 
     @staticmethod
     def drawn(actions: Tensor) -> Tensor:
@@ -154,7 +157,7 @@ class PartwisePolicy(Torso):
         self._allowed = AllowedChoices(spec)
         self.scale = ActionScale(spec.continuous_part) if spec.components else None
         if spec.components:
-            self.shared_log_std = nn.Parameter(torch.full((spec.components,), log_std))
+            self.shared_log_std = _deviation(spec, spec.components, log_std)
         # The first choice of each part within the choices of all parts.
         self.register_buffer("_starts", torch.tensor([0, *spec.sizes[:-1]]).cumsum(0), persistent=False)
 
@@ -174,19 +177,22 @@ class PartwisePolicy(Torso):
         if self.scale is None:
             return (logits, *states) if states else logits
         actions = torch.tanh(mean) if self._squash else mean.clamp(-1.0, 1.0)
-        return logits, self.scale(actions), mean, mean * 0.0 + self.shared_log_std, *states
+        return logits, self.scale(actions), mean, mean * 0.0 + _own(self.shared_log_std, features), *states
 
-    def distribution(self, observations: Observed, remembered: Tensor | None = None) -> tuple[Tensor, ...]:
-        """log pi of all choices, float32[B, choices], then the mean float32[B, A] and the log deviation float32[A]."""
+    def distribution(self, observations: Observed, remembered: Any = None) -> tuple[Tensor, ...]:
+        """log pi of all choices, float32[B, choices], then mean and log deviation of `DiagonalGaussianPolicy`."""
+        if remembered is None:
+            remembered = self.torso(self.observe(observations))
         logits, mean = self._computed_parts(observations, remembered)
-        return (self._logarithms(logits), *(() if self.scale is None else (mean, self.shared_log_std)))
+        gaussian = () if self.scale is None else (mean, _own(self.shared_log_std, remembered))
+        return (self._logarithms(logits), *gaussian)
 
     def of_outputs(self, outputs: Any) -> tuple[Tensor, ...]:
         """The distribution from the outputs of `forward`, without a state."""
         if self.scale is None:
             return (self._logarithms(outputs),)
         logits, _, mean, log_std = outputs
-        return self._logarithms(logits), mean, log_std[0]
+        return self._logarithms(logits), mean, _of_rows(self.shared_log_std, log_std)
 
     def log_probabilities(self, actions: Tensor, logarithms: Tensor, *gaussian: Tensor) -> Tensor:
         """log pi(a | s), float32[B]. actions: what `drawn` returns."""
@@ -207,7 +213,7 @@ class PartwisePolicy(Torso):
         """Actions of a rollout, [B, parts and components], as int64, or float32 with continuous components."""
         return actions.to(torch.int64 if self.scale is None else torch.float32)
 
-    def _computed_parts(self, observations: Observed, remembered: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _computed_parts(self, observations: Observed, remembered: Any) -> tuple[Tensor, Tensor]:
         """Logits float32[B, choices] and means float32[B, A]."""
         outputs = self.computed(observations, remembered)
         if self.scale is None:
@@ -217,6 +223,23 @@ class PartwisePolicy(Torso):
 
     def _logarithms(self, logits: Tensor) -> Tensor:
         return torch.cat([torch.log_softmax(part, 1) for part in torch.split(logits, list(self._sizes), 1)], 1)
+
+
+def _deviation(spec: EnvironmentSpec, components: int, log_std: float) -> nn.Parameter | VectorByGroup:
+    """The log standard deviation of each component: one vector, or one for each group."""
+    values = torch.full((components,), log_std)
+    return VectorByGroup(spec, values) if spec.groups else nn.Parameter(values)
+
+
+def _own(log_std: Tensor | VectorByGroup, features: Any) -> Tensor:
+    """The log standard deviation, float32[A]; float32[B, A] with groups. features: inputs of the head."""
+    found: Tensor = log_std(features) if isinstance(log_std, VectorByGroup) else log_std
+    return found
+
+
+def _of_rows(log_std: Tensor | VectorByGroup, rows: Tensor) -> Tensor:
+    """The log standard deviation as in `distribution`, from an output float32[B, A]."""
+    return rows if isinstance(log_std, VectorByGroup) else rows[0]
 
 
 def _sum_of_columns(values: Tensor) -> Tensor:
@@ -262,4 +285,7 @@ class _GaussianLogDensity(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         z, squares, inverse = ctx.saved_tensors
+        if inverse.ndim > 1:
+            rows = gradient.unsqueeze(1)
+            return None, (z * inverse).mul_(rows), (squares - 1.0).mul_(rows)
         return None, (z * inverse).mul_(gradient.unsqueeze(1)), gradient @ (squares - 1.0)

@@ -11,6 +11,7 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.spaces import EnvironmentSpec, check_images
 from actorq.errors import UserError
 from learner_service.kernels.linear import mlp
+from learner_service.networks.by_group.layers import HiddenByGroup
 from learner_service.networks.encoders import Encoders, Leaves, Observed, image_layers
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.own_layers import ByName, Example, own_layers
@@ -124,8 +125,11 @@ def hidden_layers(
 ) -> tuple[nn.Module, int]:
     """The layers before a head, with the number of their features.
 
-    They are an MLP, the given `layers` instead, or an MLP after the encoders of several arrays.
+    They are an MLP, the given `layers` instead, or an MLP after the encoders of several arrays. With groups of agents,
+    an MLP for each group.
     """
+    if spec.groups:
+        return HiddenByGroup(spec, input_size(spec), hidden_sizes, activation), hidden_sizes[-1]
     if layers is None:
         return mlp((input_size(spec), *hidden_sizes), activation), hidden_sizes[-1]
     encoders, features = layers

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from actorq.config.memory import NO_MEMORY, MemoryConfig
 from actorq.domain.spaces import EnvironmentSpec
-from learner_service.kernels.linear import Linear, keep_fp32
+from learner_service.networks.by_group.layers import head_of
 from learner_service.networks.encoders import AllowedChoices, Observed
 from learner_service.networks.memory import make_cell
 from learner_service.networks.normalizer import Normalizer
@@ -42,8 +42,8 @@ class QNetwork(Remembering):
         self.memory = make_cell(memory, features)
         features = features if self.memory is None else self.memory.units
         self._allowed, self._sizes = AllowedChoices(spec), spec.sizes
-        self.advantage = keep_fp32(Linear(features, spec.acting_size))
-        self.value = keep_fp32(Linear(features, 1)) if dueling else None
+        self.advantage = head_of(spec, features, spec.acting_size)
+        self.value = head_of(spec, features, 1) if dueling else None
 
     def forward(self, observations: Observed, state: Tensor | None = None) -> Any:
         """Return the value of each action, and the next state."""
@@ -51,7 +51,7 @@ class QNetwork(Remembering):
         values = self.valued(observations, features)
         return (values, *states) if states else values
 
-    def valued(self, observations: Observed, x: Tensor) -> Tensor:
+    def valued(self, observations: Observed, x: Any) -> Tensor:
         """The value of each action, float32[B, actions]. x: inputs of the heads."""
         values: Tensor = self.advantage(x)
         if self.value is not None:

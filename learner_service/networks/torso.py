@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from actorq.config.memory import NO_MEMORY, MemoryConfig
 from actorq.domain.spaces import EnvironmentSpec
-from learner_service.kernels.linear import Linear, keep_fp32
+from learner_service.kernels.linear import Linear
+from learner_service.networks.by_group.layers import head_of
 from learner_service.networks.encoders import Observed
 from learner_service.networks.memory import Cell, Unrolled, make_cell
 from learner_service.networks.normalizer import Normalizer
@@ -39,12 +41,13 @@ class Remembering(nn.Module):
         """Sizes of the inputs after the observations, float32[B, size] each: the state."""
         return (self.state_size,) if self.state_size else ()
 
-    def stepped(self, observations: Observed, state: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def stepped(self, observations: Observed, state: Tensor | None) -> tuple[Any, tuple[Tensor, ...]]:
         """The inputs of the head, float32[B, features], and the next state [B, S] if there is a memory.
 
         state: float32[B, S] before the step; None without memory.
         """
-        features: Tensor = self.torso(self.observe(observations))
+        # With groups, these are the features of each group, which only the heads read.
+        features: Any = self.torso(self.observe(observations))
         if self.memory is None:
             return features, ()
         assert state is not None
@@ -80,7 +83,7 @@ class Torso(Remembering):
         self.torso, features = hidden_layers(spec, hidden_sizes, layers, ACTIVATIONS[activation])
         self.memory = make_cell(memory, features)
         features = features if self.memory is None else self.memory.units
-        self.head = keep_fp32(Linear(features, self.outputs(spec)))
+        self.head = head_of(spec, features, self.outputs(spec))
 
     def outputs(self, spec: EnvironmentSpec) -> int:
         """The number of outputs of the head; one by default."""
@@ -99,7 +102,7 @@ class Torso(Remembering):
             self.memory.favor_memory()
         make_orthogonal(self.head, gain)
 
-    def computed(self, observations: Observed, remembered: Tensor | None = None) -> Tensor:
+    def computed(self, observations: Observed, remembered: Any = None) -> Tensor:
         """The outputs of the last layer, float32[B, outputs].
 
         remembered: the inputs of the head, if they are already computed, such as the outputs of the memory.

@@ -75,15 +75,15 @@ class TwinCritic(FeatureNetwork):
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Return both critics' values, with gradients for their parameters."""
-        return self._values(torch.cat((self.seen(observations), actions), 1))
+        return self.values(torch.cat((self.seen(observations), actions), 1))
 
     def judge(self, observations: Tensor, actions: Tensor, critics: int = 2) -> Tensor:
         """Values of the first critic or of both, float32[critics, B], with gradients only for the actions."""
         with torch.no_grad():
             features = self.seen(observations)
-        return self._values(torch.cat((features, actions), 1), critics)
+        return self.values(torch.cat((features, actions), 1), critics)
 
-    def _values(self, x: Tensor, judges: int | None = None) -> Tensor:
+    def values(self, x: Tensor, judges: int | None = None) -> Tensor:
         """The critics' values float32[critics, B] of inputs float32[B, K].
 
         judges: number of critics to compute, without gradients for their parameters; None for both critics, with

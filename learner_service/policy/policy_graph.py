@@ -8,6 +8,7 @@ import logging
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from actorq.domain.leaves import places
+from actorq.domain.leaves import OBSERVATIONS, places
 from actorq.domain.policy import PolicyGraph
-from actorq.domain.signature import NEXT_STATE, Role, Signature, signature_of
+from actorq.domain.signature import NEXT_STATE, Role, RowGroup, Signature, signature_of
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from actorq.quantization.signatures import signed_graph
@@ -167,7 +168,10 @@ def _signature(policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, gree
         spans = tuple((high - low).ravel().tolist())
     size = state_size_of(policy)
     outputs = (*outputs, NEXT_STATE) if size else outputs
-    return signature_of(data_inputs(spec, takes_noise, size), outputs, bool(spec.sizes), spans, spec.sizes)
+    signature = signature_of(data_inputs(spec, takes_noise, size), outputs, bool(spec.sizes), spans, spec.sizes)
+    numbers = next((leaf.input for leaf in spec.encoded if leaf.kind == "numbers"), OBSERVATIONS)
+    groups = (RowGroup(each.name, numbers, spec.first_bit + index) for index, each in enumerate(spec.groups))
+    return replace(signature, groups=tuple(groups))
 
 
 def export_graph(policy: nn.Module, inputs: dict[str, Tensor], outputs: list[str]) -> onnx.ModelProto:

@@ -18,6 +18,7 @@ from actorq.quantization.compaction import Compactor, LiveUnits
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import training_forms
 from actorq.quantization.training import Place, TrainingForm, with_bits
+from learner_service.networks.by_group.layers import HiddenByGroup, OfGroups
 from learner_service.quantization.remaining_units import Remaining, remaining_units
 from learner_service.quantization.straight_through import Layer, StraightThrough
 
@@ -127,18 +128,31 @@ class FakeQuantization:
     def _ranges(self, inputs: tuple[Tensor, ...], remaining: Mapping[str, Remaining]) -> dict[Place, Tensor]:
         """Lowest and highest activation of the remaining units at each place that a training form needs."""
         found: dict[Place, Tensor] = {}
+        hidden: list[tuple[HiddenByGroup, OfGroups]] = []
         places = {place for layer in self._layers.values() for place in layer.form.places}
         if not places:
-            return found
+            return {}
         with ExitStack() as hooks, torch.no_grad():
+            for module in self._policy.modules():
+                if isinstance(module, HiddenByGroup):
+                    hooks.callback(module.register_forward_hook(lambda of, _, made: hidden.append((of, made))).remove)
             for place in places:
 
                 def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor, place: Place = place) -> None:
                     own = remaining.get(place.layer, Remaining())
                     values, units = (output, own.outputs) if place.output else (inputs[0], own.inputs)
-                    values = values if units is None else values.index_select(-1, units.remaining)
-                    found[place] = torch.stack(torch.aminmax(values))
+                    found[place] = values if units is None else values.index_select(-1, units.remaining)
 
                 hooks.callback(self._policy.get_submodule(place.layer).register_forward_hook(record).remove)
             self._policy(*inputs)
-        return found
+        return {place: torch.stack(torch.aminmax(_own_rows(place, values, hidden))) for place, values in found.items()}
+
+
+def _own_rows(place: Place, values: Tensor, hidden: Sequence[tuple[HiddenByGroup, OfGroups]]) -> Tensor:
+    """The rows of the group that a layer belongs to, as the quantizer calibrates it; all rows if there are none."""
+    for module, made in hidden:
+        for name, bit in zip(module.names, made.bits, strict=True):
+            rows = bit.squeeze(1) > 0
+            if name in place.layer.split(".") and rows.any():
+                return values[rows]
+    return values

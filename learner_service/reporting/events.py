@@ -15,6 +15,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from actorq.domain.environments import Group, group_returns
 from actorq.domain.status import RunStatus
 from actorq.domain.trajectory import Evaluation
 from actorq.statefiles.files import append_whole
@@ -82,10 +83,13 @@ def _record(event: Event) -> bytes:
 
 
 class EventLog:
-    """Sends scalars to sinks. The step of each scalar is the number of environment steps. Thread-safe."""
+    """Sends scalars to sinks. The step of each scalar is the number of environment steps. Thread-safe.
 
-    def __init__(self, sinks: Sequence[Sink]) -> None:
-        self._sinks = sinks
+    groups: the groups of agents whose returns it sends.
+    """
+
+    def __init__(self, sinks: Sequence[Sink], groups: Sequence[Group] = ()) -> None:
+        self._sinks, self._groups = sinks, groups
 
     def status(self, status: RunStatus, wall_time: float) -> None:
         """Write the scalars of a status. wall_time: unix seconds."""
@@ -101,7 +105,7 @@ class EventLog:
             "actors/staleness_p50_versions": status.staleness_p50,
             "actors/staleness_p99_versions": status.staleness_p99,
             "return/training": status.training_return,
-            **{f"return/training/{agent}": value for agent, value in status.agent_returns.items()},
+            **self._returns("training", status.agent_returns),
             "policy/version": status.policy_version,
             "policy/activation_ms": None if status.activation_s is None else status.activation_s * 1e3,
             "energy/wh": status.energy.kwh * 1e3,
@@ -153,9 +157,17 @@ class EventLog:
         scalars = {
             "return/evaluation": evaluation.mean_return,
             "success/evaluation": evaluation.success_rate,
-            **{f"return/evaluation/{agent}": value for agent, value in evaluation.mean_agent_returns.items()},
+            **self._returns("evaluation", evaluation.mean_agent_returns),
         }
         self._add(scalars, environment_steps, wall_time)
+
+    def _returns(self, source: str, returns: Mapping[str, float]) -> dict[str, float]:
+        """The returns of agents, by name, and of groups."""
+        of_groups = group_returns(self._groups, returns)
+        return {
+            **{f"return/{source}/{agent}": value for agent, value in returns.items()},
+            **{f"return/{source}/group {name}": value for name, value in of_groups.items()},
+        }
 
     def close(self, summary: Mapping[str, Any] | None = None) -> None:
         """Close the sinks. May block for seconds. summary: content of summary.json; None when the run has failed."""

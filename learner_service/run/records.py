@@ -46,7 +46,8 @@ class Records:
         self.clock = RunClock(directory, measure_process("learner", "learner").started_at, known_s=known_s)
         if self.clock.first_transition_s is None:
             self.clock.first_transition_s = restored.get("first_transition_s")
-        self.events = EventLog((EventFile(directory / "events"), *process_sinks(config, identity.run_id, directory)))
+        trackers = process_sinks(config, identity.run_id, directory)
+        self.events = EventLog((EventFile(directory / "events"), *trackers), config.groups)
         self.activation = Samples()
         self.emission = Samples()
         self.outdated = ""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import Field
 
 from actorq.arithmetic import arithmetic
@@ -17,6 +18,7 @@ from actorq.config.numbers import PositiveInt
 from actorq.config.parser import OneLineParser
 from actorq.config.sections import NO_LIMITS
 from actorq.config.settings import DefaultText, Settings
+from actorq.domain.environments import Group
 from actorq.domain.policy import FP32, SIGNED, Policy, RetainedPolicy, Variant, variant_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import InvalidInputError, NotFoundError, UserError
@@ -52,6 +54,9 @@ class ExportSettings(Settings):
     )
     weight_encoding: schemes.ExportEncoding = Field(None, description=schemes.ENCODING_HELP)
     form: schemes.Form = Field("onnxruntime", description=schemes.FORM_HELP)
+    group: Annotated[str | None, DefaultText("the policy of all groups")] = Field(
+        None, description="group of agents whose policy to export alone, of a run with policies"
+    )
     opset: Annotated[
         PositiveInt | None, DefaultText("that of the policy's graph; at least 19, for int4 at least 21")
     ] = Field(None, description="version of the ONNX operator set, for the standard form")
@@ -74,6 +79,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     policies = RunPolicies(RunDirectory(root))
     version = policies.find(how.version or "")
     spec = policies.run.read_environment()
+    _check_group(root, spec, how.group)
     try:
         return _export(policies, version, spec, how)
     except NotFoundError as error:
@@ -93,6 +99,14 @@ def _parse(arguments: Sequence[str] | None) -> tuple[Path, ExportSettings]:
     return namespace.run, settings.build(ExportSettings, settings.from_flags(ExportSettings, namespace))
 
 
+def _check_group(root: Path, spec: EnvironmentSpec, name: str | None) -> None:
+    known = ", ".join(group.name for group in spec.groups)
+    if name is not None and not known:
+        raise UserError(f"--group: the policy of {root} is one for all, got {name}; leave --group out")
+    if name is not None and all(group.name != name for group in spec.groups):
+        raise UserError(f"--group: expected a group of {root} ({known}), got {name}")
+
+
 def _check_output(how: ExportSettings) -> None:
     path = how.output
     if path.suffix != ".onnx":
@@ -108,14 +122,21 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: Environ
     config, store = policies.config, PolicyReader(policies.run.policies)
     emitter = Emitter(store, config.resolved_quantizer())
     scheme = how.scheme or policies.scheme_of(version)
-    policy = emitter.catalog.get(Variant(scheme), version.version)
-    checkpoint = store.checkpoint(version.version)
+    checkpoint, group = store.checkpoint(version.version), None
+    if how.group is None:
+        policy, seen = emitter.catalog.get(Variant(scheme), version.version), checkpoint
+    else:
+        policy, seen = emitter.emit_group(checkpoint, scheme, how.group)
+        group = next(each for each in environment.groups if each.name == how.group)
     if _is_refused(policy):
         if not how.force:
             advice = f"nothing is written; give --scheme {FP32}, or --force to write {scheme}"
             sys.stderr.write(f"error: {_refusal(policy, config.quantizer.gate.max_state_drift)}: {advice}\n")
             return EXIT_REFUSED
-        policy = emitter.emit_again(checkpoint, scheme, NO_LIMITS)
+        if group is None:
+            policy = emitter.emit_again(checkpoint, scheme, NO_LIMITS)
+        else:
+            policy, seen = emitter.emit_group(checkpoint, scheme, group.name, NO_LIMITS)
         report = replace(policy.descriptor.fidelity, passed=False)
         policy = replace(policy, descriptor=replace(policy.descriptor, fidelity=report))
     here, is_standard = arithmetic().weight_encoding, how.form == schemes.STANDARD
@@ -128,15 +149,27 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: Environ
         # The fidelity of this form, measured with weights that this processor computes exactly.
         encoded = in_weight_encoding(policy, variant_of(scheme, here).weight_encoding)
         exact = standard_form(encoded.model, how.opset or 0)
-        report = measure_all(Emission(exact, stored.layers), *emitter.reference_run(checkpoint))
+        report = measure_all(Emission(exact, stored.layers), *emitter.reference_run(seen))
         report = replace(report, passed=stored.passed, refused=stored.refused)
         policy = Policy(replace(policy.descriptor, fidelity=report), model)
     evaluation = newest_evaluation(policies.run.evaluations, version)
+    if group is not None:
+        evaluation, version = _of_group(evaluation, group), replace(version, mean_return=None)
     description = describe(
-        how.output.name, policy, version, environment, config.algorithm, evaluation, how.form, written
+        how.output.name, policy, version, environment, config.algorithm, evaluation, how.form, written, group
     )
     _write(how.output, policy.model, description)
     return EXIT_OK
+
+
+def _of_group(evaluation: Mapping[str, Any] | None, group: Group) -> Mapping[str, Any] | None:
+    """An evaluation with the returns of one group: the sums over its agents."""
+    if evaluation is None:
+        return None
+    agents = evaluation["agents"]
+    returns = np.reshape(evaluation["agent_returns"], (-1, len(agents)))
+    own = returns[:, [agents.index(agent) for agent in group.agents]]
+    return {**evaluation, "returns": own.sum(axis=1).tolist()}
 
 
 def _is_refused(policy: Policy) -> bool:

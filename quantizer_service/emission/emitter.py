@@ -17,6 +17,7 @@ from actorq.weightencoding import in_weight_encoding
 from quantizer_service.emission.gate import FidelityGate
 from quantizer_service.emission.job import OverdueError
 from quantizer_service.emission.ladder import Attempt, Ladder
+from quantizer_service.emission.one_group import alone
 from quantizer_service.emission.prepared_graph import CompactVersion, PreparedGraph
 from quantizer_service.emission.reference import ReferenceRun
 from quantizer_service.store.catalog import Catalog
@@ -39,6 +40,7 @@ class Emitter:
         options = Options(config.quantize_ends, config.per_tensor_error, compensate=compensate)
         self._prepare = lru_cache(_MAX_GRAPHS)(lambda source: PreparedGraph(Graph.parse(source), options))
         self._store, self._thresholds = store, config.gate
+        self._of_groups: dict[bytes, PreparedGraph] = {}
         self.catalog = Catalog(store, self.emit_again)
 
     def add_graph(self, source: PolicyGraph) -> None:
@@ -103,6 +105,20 @@ class Emitter:
         (passed,) = quantize_and_check(self.catalog.run_id, compact, [ladder], thresholds or self._thresholds)
         return _described(self.catalog.run_id, checkpoint, passed)
 
+    def emit_group(
+        self, checkpoint: Checkpoint, scheme: str, group: str, thresholds: GateConfig | None = None
+    ) -> tuple[Policy, Checkpoint]:
+        """Emit the policy of one group alone. Returns it, and the checkpoint that `reference_run` accepts for it.
+
+        thresholds: replace the run's own thresholds. Raises InvalidInputError as `one_group.alone`.
+        """
+        whole = self._prepared(checkpoint.graph_digest)
+        source, checkpoint = alone(whole.graph, whole.validated(checkpoint), group)
+        graph = self._of_groups[source.digest] = self._prepare(source)
+        compact = graph.without_dead_units(graph.validated(checkpoint))
+        (passed,) = quantize_and_check(self.catalog.run_id, compact, [Ladder(scheme)], thresholds or self._thresholds)
+        return _described(self.catalog.run_id, checkpoint, passed), checkpoint
+
     def reference_run(self, checkpoint: Checkpoint) -> tuple[ReferenceRun, Signature]:
         """The FP32 reference for comparing a version, and its signature."""
         graph = self._prepared(checkpoint.graph_digest)
@@ -110,6 +126,8 @@ class Emitter:
         return run, graph.graph.signature
 
     def _prepared(self, digest: bytes) -> PreparedGraph:
+        if digest in self._of_groups:
+            return self._of_groups[digest]
         if digest not in self._store.graphs:
             raise ConflictError(f"checkpoint: this quantizer does not have the graph {digest.hex()}; send it first")
         return self._prepare(self._store.graphs[digest])

@@ -1,8 +1,9 @@
 """Measures the fidelity of an emitted policy: compares its outputs with the FP32 policy's."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from actorq.arithmetic import arithmetic
 from actorq.domain import limits
-from actorq.domain.policy import SIGNED, FidelityReport, LayerReport, OutputError
+from actorq.domain.policy import SIGNED, FidelityReport, GroupError, LayerReport, OutputError
 from actorq.domain.signature import Signature
 from actorq.quantization.calibration import Batch, rows_of
 from actorq.quantization.schemes.base import Emission
@@ -19,6 +20,14 @@ from quantizer_service.emission import action_errors
 from quantizer_service.emission.divergence import divergence, tells_distribution
 from quantizer_service.emission.inference import open_session, run_session
 from quantizer_service.emission.reference import Outputs, ReferenceRun
+from quantizer_service.emission.row_groups import Rows, rows_by_group
+
+# Measures of a report. For all but the agreement, larger values are worse.
+_AGREEMENT = "argmax_agreement"
+_ERRORS = (
+    *("mean_error", "max_error", "relative_mean_error", "relative_max_error"),
+    *("mean_kl", "max_kl", "value_loss"),
+)
 
 
 def measure_all(emission: Emission, run: ReferenceRun, signature: Signature, call_rows: int = 0) -> FidelityReport:
@@ -59,10 +68,54 @@ def measure(
     agreement and the largest loss of value count. An output that is the action itself (see `are_actions`) is compared
     row by row for equality, without a loss of value. Divergences come from `divergence`.
 
+    With groups, each group is compared on its own rows, and the errors are the worst ones of all groups. A group
+    without rows is left out.
+
     call_rows: see FidelityGate. session: of the emission, if it is open.
     """
     session = session or open_emitted(emission)
     outputs = in_calls(session, expected, calibration, call_rows or rows_of(calibration), signature.is_discrete)
+    kind = next(value.type for value in session.get_outputs() if value.name == next(iter(expected)))
+    is_integer = "int" in kind or "bool" in kind
+
+    def compared(rows: Rows | slice) -> FidelityReport:
+        own, others = ({name: values[rows] for name, values in each.items()} for each in (expected, outputs))
+        return _compared(own, others, signature, emission.layers, is_integer)
+
+    found = {name: compared(rows) for name, rows in rows_by_group(calibration, signature).items()}
+    return worst_of(found) if found else compared(slice(None))
+
+
+def worst_of(reports: Mapping[str, FidelityReport]) -> FidelityReport:
+    """The report on a policy from the reports on its groups, by name: for each measure the worst value."""
+    each = list(reports.values())
+
+    def worst(name: str, choose: Callable[[Iterable[float]], float] = max) -> Any:
+        values = [getattr(report, name) for report in each]
+        return None if any(value is None for value in values) else choose(values)
+
+    errors = {name: worst(name) for name in _ERRORS} | {_AGREEMENT: worst(_AGREEMENT, min)}
+    groups = [
+        GroupError(name, report.observations, **{field: getattr(report, field) for field in errors})
+        for name, report in reports.items()
+    ]
+    outputs = tuple(
+        OutputError(
+            ports[0].name,
+            tuple(map(max, zip(*(port.mean_errors for port in ports), strict=True))),
+            tuple(map(max, zip(*(port.max_errors for port in ports), strict=True))),
+        )
+        for ports in zip(*(report.outputs for report in each), strict=True)
+    )
+    observations = sum(report.observations for report in each)
+    changed = {**errors, "observations": observations, "outputs": outputs, "groups": tuple(groups)}
+    return replace(each[0], **changed)
+
+
+def _compared(
+    expected: Outputs, outputs: Outputs, signature: Signature, layers: tuple[LayerReport, ...], is_integer: bool
+) -> FidelityReport:
+    """`measure` on rows of one policy. is_integer: whether the emitted model's first output has integers."""
     errors = {name: np.abs(outputs[name] - values) for name, values in expected.items()}
     first = next(iter(expected))
     action, emitted = expected[first], outputs[first]
@@ -75,8 +128,6 @@ def measure(
         counted = legal | (emitted > action_errors.HIGHEST_MASK)
         errors[first] = np.where(counted, errors[first], 0.0)
     relative = errors[first] / spans
-    kind = next(value.type for value in session.get_outputs() if value.name == first)
-    is_integer = "int" in kind or "bool" in kind
     are_actions = action_errors.are_actions(action, signature.is_discrete)
     chosen = is_integer or (not signature.acting.spans and are_actions)
     parts = action_errors.parts_of(action, signature.acting.sizes)
@@ -94,7 +145,7 @@ def measure(
         relative_mean_error=float(_bounded(relative[counted & varies].mean())),
         relative_max_error=float(_bounded(relative.max())),
         argmax_agreement=agreement if signature.is_discrete or chosen else None,
-        layers=emission.layers,
+        layers=layers,
         outputs=tuple(_output_error(name, error) for name, error in errors.items()),
         mean_kl=None if divergences is None else float(divergences.mean()),
         max_kl=None if divergences is None else float(divergences.max()),

@@ -1,6 +1,6 @@
 """The fidelity gate: decides whether an emitted policy is close enough to the FP32 policy for actors."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from actorq.config.sections import GateConfig
 from actorq.domain.policy import FidelityReport, LayerReport
@@ -54,9 +54,13 @@ def judge(report: FidelityReport, thresholds: GateConfig) -> Verdict:
     A policy with other best actions passes if they lose hardly any value. Rounding may decide between two nearly equal
     actions (docs/decisions/0039-near-ties.md).
 
+    With groups of agents, a policy passes if each group passes on its own rows. The reason names the groups.
+
     A policy with all weights in float always passes, because it is the learner's own policy. It differs only in the
     rounding of float32 sums, which may decide between actions of equal value.
     """
+    if report.groups and not all(layer.in_float for layer in report.layers):
+        return _of_groups(report, thresholds)
     if all(layer.in_float for layer in report.layers):
         checks = [(True, "all weights are in float")]
     elif report.mean_kl is None and report.argmax_agreement is not None:
@@ -72,13 +76,32 @@ def judge(report: FidelityReport, thresholds: GateConfig) -> Verdict:
     return Verdict(passed, reason, severity(report, thresholds))
 
 
+def _of_groups(report: FidelityReport, thresholds: GateConfig) -> Verdict:
+    verdicts = {name: judge(alone, thresholds) for name, alone in _alone(report).items()}
+    passed = all(verdict.passed for verdict in verdicts.values())
+    texts = (f"group {name}: {verdict.reason}" for name, verdict in verdicts.items() if verdict.passed == passed)
+    return Verdict(passed, "; ".join(texts), severity(report, thresholds))
+
+
+def _alone(report: FidelityReport) -> dict[str, FidelityReport]:
+    """The report on each group's policy alone, by name."""
+    found = {}
+    for group in report.groups:
+        errors = {name: value for name, value in vars(group).items() if name != "name"}
+        found[group.name] = replace(report, groups=(), **errors)
+    return found
+
+
 def severity(report: FidelityReport, thresholds: GateConfig) -> tuple[float, float]:
     """The size of a policy's error, as a sort key: the gate's measure first, then the relative mean error.
 
     For KL divergences and for continuous actions, the gate's measure is the larger of mean and largest error, each
     divided by its threshold. For discrete actions without a distribution it is the loss of value. Without values it is
-    the share of rows with another action. A drift above its threshold is larger than any such loss or share.
+    the share of rows with another action. A drift above its threshold is larger than any such loss or share. With
+    groups of agents, it is the size of the worst group's error.
     """
+    if report.groups:
+        return max(severity(alone, thresholds) for alone in _alone(report).values())
     if report.mean_kl is None and report.argmax_agreement is not None:
         worst = 1.0 - report.argmax_agreement if report.value_loss is None else report.value_loss
     else:

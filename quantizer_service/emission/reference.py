@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Set
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,13 +12,15 @@ from numpy.typing import NDArray
 
 from actorq.domain import limits
 from actorq.domain.policy import Checkpoint, SequenceError
+from actorq.domain.signature import Signature
 from actorq.errors import InvalidInputError
-from actorq.quantization.calibration import Batch, Observed, Statistic, Statistics, evenly_spaced, rows_of, summarize
+from actorq.quantization.calibration import Batch, Observed, Statistic, Statistics, rows_of, summarize
 from actorq.quantization.footprint import TRIAL_ROWS
 from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import BATCH_FIRST_STATES, RECURRENT_OPERATORS
 from actorq.wire import bounds
 from quantizer_service.emission import inference
+from quantizer_service.emission.row_groups import chosen_rows, owners_of, rows_by_group
 from quantizer_service.emission.sequences import Step, StoredSequences, Trajectories, sequence_errors
 
 Outputs = dict[str, NDArray[np.float64]]
@@ -49,6 +52,8 @@ class Reference:
         self._outputs = graph.outputs
         self._masks = graph.signature.is_discrete
         self._probe = lru_cache(_MAX_PROBES)(partial(_probe, graph))
+        # The layers of a group are measured on its own rows.
+        self._owners = owners_of(graph.model, graph.signature)
         outputs = self._trial(graph)
         _check_descriptor(graph, outputs)
         components = next(iter(outputs.values())).shape[1]
@@ -91,7 +96,10 @@ class Reference:
     def observe(
         self, parameters: Parameters, calibration: Batch, observed: Iterable[Observed]
     ) -> tuple[Outputs, dict[Observed, NDArray[np.float64]]]:
-        """The outputs of `run`, and the given statistics of tensors over the batch, from a single run."""
+        """The outputs of `run`, and the given statistics of tensors over the batch, from a single run.
+
+        Statistics of a tensor of one group cover the rows of this group, if there are any.
+        """
         wanted, rows = frozenset(observed), rows_of(calibration)
         feeds = {**parameters, **calibration}
         inner = frozenset(name for name, _ in wanted).difference(feeds, self._outputs)
@@ -102,7 +110,14 @@ class Reference:
         found = {name: values[name] for name in self._outputs}
         outputs = inference.checked_outputs(found, rows, "FP32 policy", masks=self._masks)
         values |= feeds
-        return outputs, {each: summarize(values[each.tensor], each.statistic) for each in wanted}
+        own = rows_by_group(calibration, self.graph.signature) if self._owners else {}
+
+        def rows(tensor: str) -> NDArray[Any]:
+            array: NDArray[Any] = values[tensor]
+            mask = own.get(self._owners.get(tensor, ""))
+            return array if mask is None else array[mask]
+
+        return outputs, {each: summarize(rows(each.tensor), each.statistic) for each in wanted}
 
 
 def _check_state(graph: Graph, outputs: Outputs) -> None:
@@ -176,7 +191,8 @@ class ReferenceRun:
         self.run_id, self.checkpoint, self.parameters = run_id, checkpoint, parameters
         self._compact = compact
         weights = sum(array.size for array in checkpoint.parameters.values())
-        self.batch = checkpoint.calibration if all_rows else measured_batch(checkpoint.calibration, weights)
+        signature = published.graph.signature
+        self.batch = checkpoint.calibration if all_rows else measured_batch(checkpoint.calibration, weights, signature)
         self._published, self._sequences = published, measured_sequences(checkpoint, published.graph)
         self._followed: Trajectories | None = None
         whole = self.batch is checkpoint.calibration
@@ -211,9 +227,12 @@ class ReferenceRun:
         return {each: self._known[each] for each in observed}
 
 
-def measured_batch(calibration: Batch, weights: int) -> Batch:
-    """The rows for comparing a policy with so many weights: all rows, or evenly spaced rows for a large policy."""
-    return evenly_spaced(calibration, max(MIN_ROWS, MAX_WEIGHT_ROWS // max(1, weights)))
+def measured_batch(calibration: Batch, weights: int, signature: Signature) -> Batch:
+    """The rows for comparing a policy with so many weights: all rows, or evenly spaced rows for a large policy.
+
+    Each group of the signature keeps rows.
+    """
+    return chosen_rows(calibration, signature, max(MIN_ROWS, MAX_WEIGHT_ROWS // max(1, weights)))
 
 
 def measured_sequences(checkpoint: Checkpoint, graph: Graph) -> StoredSequences | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from team_environments import AGENTS, BEST, codes_of, life_of
+from team_environments import AGENTS, BEST, BEST_OF_ROLES, SHARED, codes_of, life_of
 
 from actorq import load_policy
 from actorq.domain.status import RunStatus
@@ -84,6 +84,111 @@ def test_an_identity_lets_one_policy_act_differently_for_each_agent(tmp_path: Pa
     assert "agent (one of 3)" in ended.stdout
 
 
+GROUPS = ("--policies.attackers", "red", "--policies.defenders", "green,blue")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("algorithm", "environment", "flags"),
+    [
+        *((name, "Roles", ()) for name in ("ppo", "dqn", "impala")),
+        # Small networks, because the default ones of both groups need most of a minute on a busy machine.
+        *(
+            (name, "ContinuousRoles", (f"--{name}.hidden-sizes", "64,64", f"--{name}.batch-size", "64"))
+            for name in ("sac", "td3")
+        ),
+    ],
+)
+def test_groups_reach_what_no_shared_policy_can(
+    tmp_path: Path, algorithm: str, environment: str, flags: tuple[str, ...]
+) -> None:
+    run = tmp_path / "run"
+    target = (SHARED + BEST_OF_ROLES) / 2
+    ended = actorq(
+        *("train", "--run-directory", str(run), "--environment", f"{MODULE}:{environment}", "--algorithm", algorithm),
+        *("--target-return", str(target), "--max-seconds", "120", "--max-environment-steps", "300000", *GROUPS, *QUIET),
+        *flags,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "groups of agents with a policy each: attackers: red; defenders: green, blue" in ended.stdout
+    summary = json.loads((run / "summary.json").read_text())
+    evaluation = summary["evaluation"]
+    assert target <= evaluation["mean_return"] <= BEST_OF_ROLES
+    assert list(evaluation["group_returns"]) == ["attackers", "defenders"]
+    assert sum(evaluation["group_returns"].values()) == pytest.approx(evaluation["mean_return"])
+    assert list(summary["training_group_returns"]) == ["attackers", "defenders"]
+    assert [group["name"] for group in summary["fidelity"]["groups"]] == ["attackers", "defenders"]
+    assert "return of each group: attackers " in ended.stdout
+    if algorithm != "ppo":
+        return
+    told = actorq("evaluate", str(run), "--episodes", "5", "--allow-modules", MODULE)
+    assert told.returncode == 0, told.stderr
+    assert re.findall(r"^  group (\w+) mean \S+$", told.stdout, re.MULTILINE) == ["attackers", "defenders"]
+    check_exports(tmp_path, run)
+    (axes,) = plot_run(RunDirectory(run), target).figure.axes
+    labels = [each.get_text() for each in axes.get_legend().get_texts()]  # type: ignore[union-attr]
+    assert labels[:6] == ["team", *AGENTS, "group attackers", "group defenders"]
+    assert actorq("verify", str(run)).returncode == 0
+    other = ("--policies.attackers", "red,green", "--policies.defenders", "blue")
+    refused = actorq("train", "--resume", "--run-directory", str(run), *other)
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+    assert "--resume: expected policies " in refused.stderr
+
+
+def check_exports(folder: Path, run: Path) -> None:
+    """The whole policy acts by the bits. The policy of one group acts as it does, without them."""
+    whole, alone = folder / "whole.onnx", folder / "defenders.onnx"
+    assert actorq("export", str(run), "--output", str(whole)).returncode == 0
+    exported = actorq("export", str(run), "--output", str(alone), "--group", "defenders")
+    assert exported.returncode == 0, exported.stderr
+    described = json.loads(alone.with_suffix(".json").read_text())
+    assert described["group"] == {"name": "defenders", "agents": ["green", "blue"]}
+    assert "groups" not in described["environment"]
+    assert described["environment"]["observations"]["shape"] == [4]
+    assert described["evaluation"]["mean_return"] <= 20
+    assert alone.stat().st_size < 0.75 * whole.stat().st_size
+    policy, own = load_policy(whole), load_policy(alone)
+    targets = np.eye(4, dtype=np.float32)
+    expected = {"attackers": [0, 1, 2, 3], "defenders": [1, 2, 3, 0]}
+    for group in policy.environment.groups:
+        rows = np.zeros((4, 6), np.float32)
+        rows[:, 2:], rows[:, group.bit] = targets, 1.0
+        assert policy.predict(rows).tolist() == expected[group.name]
+    assert own.predict(targets).tolist() == expected["defenders"]
+    for name, text in (("other", "expected a group of"), ("", "expected a group of")):
+        refused = actorq("export", str(run), "--output", str(folder / "x.onnx"), f"--group={name}")
+        assert refused.returncode == 2
+        assert f"--group: {text}" in refused.stderr
+        assert refused.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "flags", "text"),
+    [
+        (
+            "Roles",
+            ("--policies.a", "red", "--policies.b", "green"),
+            "expected each agent of team_environments:Roles in",
+        ),
+        ("Roles", ("--policies.a", "red", "--policies.b", "green,red,blue"), "expected each agent in one group"),
+        ("Roles", ("--policies.a", "red,pink", "--policies.b", "green,blue"), "policies.a: expected agents of"),
+        ("Roles", ("--policies.a", ",", "--policies.b", "red,green,blue"), "policies.a: expected at least one agent"),
+        ("Alone", ("--policies.a", "red", "--policies.b", "green"), "expected an environment with several agents"),
+        ("Roles", (*GROUPS, "--algorithm", "xqc"), "policies: expected an algorithm of"),
+    ],
+)
+def test_groups_that_do_not_fit_are_refused_in_one_line(
+    tmp_path: Path, environment: str, flags: tuple[str, ...], text: str
+) -> None:
+    refused = actorq(
+        *("train", "--run-directory", str(tmp_path / "run"), "--environment", f"{MODULE}:{environment}", *flags, *QUIET)
+    )
+    assert refused.returncode == 2, refused.stdout + refused.stderr
+    assert text in refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("critic", "environment"), [("joint", "Targets"), ("state", "WithState")])
 def test_critics_may_see_the_whole_team(tmp_path: Path, critic: str, environment: str) -> None:
@@ -152,16 +257,19 @@ def has_updated(updates: int, killed: set[int] | None = None) -> Callable[[RunSt
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("algorithm", ["dqn", "ppo"])
-def test_kills_and_resumes_store_each_agents_steps_exactly_once(tmp_path: Path, algorithm: str) -> None:
+@pytest.mark.parametrize(("algorithm", "groups"), [("dqn", ()), ("ppo", ()), ("dqn", GROUPS), ("ppo", GROUPS)], ids=str)
+def test_kills_and_resumes_store_each_agents_steps_exactly_once(
+    tmp_path: Path, algorithm: str, groups: tuple[str, ...]
+) -> None:
     folder = tmp_path / "run"
     run = TrainingRun.start(
         *(folder, "--environment", f"{MODULE}:Coded", "--algorithm", algorithm, "--actors", "2"),
-        *("--target-return", "500"),
+        *("--target-return", "500", *groups),
         *("--max-environment-steps", "10000000", "--replay.capacity", "400000", "--checkpoint.period-s", "2", *QUIET),
     )
     status = run.until(has_updated(40))
     assert set(status.agent_returns) == set(AGENTS)
+    assert len(status.groups) == (2 if groups else 0)
     killed = {process_id(status, "learner")}
     os.kill(process_id(status, "learner"), signal.SIGKILL)
     status = run.until(has_updated(status.updates + 20, killed))
@@ -198,6 +306,7 @@ def stored_codes(folder: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]
     directory = folder / "replay"
     spec, capacity, further, _ = described(read_description(directory))
     columns, _ = open_columns(directory, spec, capacity, further, Machine(this_boot(), read_only=True))
-    codes = codes_of(columns.observations[columns.flags & VALID != 0].astype(np.float32))
+    # The bits of groups precede the codes.
+    codes = codes_of(columns.observations[columns.flags & VALID != 0][:, -4:].astype(np.float32))
     columns.close()
     return codes

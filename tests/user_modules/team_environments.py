@@ -146,6 +146,60 @@ class OwnNumber(Team):
         return float(action == self.names.index(agent))
 
 
+class Roles(Targets):
+    """All agents see one target from 0 to 3. Red must choose it, green and blue must choose the next number.
+
+    Observations are equal, so a shared policy without identity chooses one distribution p for all agents. Its reward
+    per step is p(target) + 2 p(target + 1), which is at most 2. Its best return is therefore `SHARED`, of ten steps.
+    Policies by group reach `BEST_OF_ROLES`: a reward of 3 per step.
+    """
+
+    shift = 1
+
+    def begin(self) -> None:
+        self.targets = dict.fromkeys(self.names, int(self.rng.integers(4)))
+
+    def is_terminated(self, agent: str) -> bool:
+        return False
+
+    def newcomers(self) -> list[str]:
+        return []
+
+    def reward(self, agent: str, action: Any) -> float:
+        wanted = self.targets[agent] + (agent != "red") * self.shift
+        return float(action == wanted % 4)
+
+
+SHARED, BEST_OF_ROLES = 20, 30
+
+
+class ContinuousRoles(Roles):
+    """All agents see a number t from -1 to 1. Red must choose t, green and blue must choose -t.
+
+    A shared action a has a reward of 3 - |a - t| - 2 |a + t| per step. It is best at a = -t: 3 - 2 |t|. The four values
+    of |t| have a mean of 1/2, so the best return of ten steps is `SHARED`. Policies by group reach `BEST_OF_ROLES`.
+    """
+
+    observed: spaces.Space[Any] = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    acted: spaces.Space[Any] = spaces.Box(-2.0, 2.0, (1,), np.float32)
+
+    def observation(self, agent: str) -> Any:
+        return np.array([self.targets[agent] / 2 - 0.75], np.float32)
+
+    def reward(self, agent: str, action: Any) -> float:
+        target = self.targets[agent] / 2 - 0.75
+        return 1.0 - abs(float(action[0]) - (target if agent == "red" else -target))
+
+
+class NamedGroup(Team):
+    """Observations have a key that the run may add for groups."""
+
+    observed: spaces.Space[Any] = spaces.Dict({"group": spaces.Box(0.0, 1.0, (2,), np.float32)})
+
+    def observation(self, agent: str) -> Any:
+        return {"group": np.zeros(2, np.float32)}
+
+
 class Masked(Team):
     """Each agent may choose only two of four actions, and is rewarded for the higher one."""
 

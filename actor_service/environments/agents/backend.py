@@ -1,7 +1,7 @@
 """Makes batches of environments with several agents: `pettingzoo/FAMILY/NAME`, and those of a user's function."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pkgutil import iter_modules
@@ -18,7 +18,7 @@ from actor_service.environments.failures import kind_of
 from actor_service.environments.keywords import fitting_keywords
 from actor_service.environments.spaces.actions import sizes_of
 from actor_service.environments.spaces.critics import NO_PARTS, CriticParts
-from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
+from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments, Group
 from actorq.domain.limits import MAX_AGENTS
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
@@ -150,13 +150,53 @@ def _described(
     # Evaluated environments may be without a state. Their observations lack this part, whatever its space is.
     part = None if critics.left_out else team_part(kind, environment_id, first, both[0][0], before_reset)
     space = part.space if part is not None else None if kind == "own" else spaces.Discrete(1)
+    named = _groups(environment_id, agents, arguments.agent_groups)
     doors = [
-        AgentDoor(environment_id, *pair, mask, index, len(agents), critics, arguments.agent_identity, space)
+        AgentDoor(
+            *(environment_id, *pair, mask, index, len(agents), critics, arguments.agent_identity, space),
+            bits=[int(agents[index] in members) for members in named.values()],
+        )
         for index, pair in enumerate(both)
     ]
     for name, door, pair in zip(agents, doors, both, strict=True):
         _check_same(environment_id, (agents[0], doors[0], both[0]), (name, door, pair))
-    return replace(doors[0].spec, agents=agents, max_episode_steps=limit), doors, part
+    spec = replace(doors[0].spec, agents=agents, max_episode_steps=limit)
+    if named:
+        _check_numbers(spec)
+        first_bit = doors[0].first_bit
+        groups = (Group(name, members, first_bit + index) for index, (name, members) in enumerate(named.items()))
+        spec = replace(spec, groups=tuple(groups))
+    return spec, doors, part
+
+
+def _groups(
+    environment_id: str, agents: Sequence[str], asked: Sequence[tuple[str, Sequence[str]]]
+) -> dict[str, tuple[str, ...]]:
+    """The agents of each group, in their order. Raises UserError unless each agent is in one group."""
+    known = one_line(", ".join(agents), _MOST_BYTES)
+    for name, members in asked:
+        if unknown := [each for each in members if each not in agents]:
+            raise UserError(
+                f"policies.{name}: expected agents of {environment_id}, which has {known}, got "
+                f"{one_line(unknown[0], _MOST_BYTES)}"
+            )
+    found = {name: tuple(each for each in agents if each in members) for name, members in asked}
+    if missing := [each for each in agents if found and not any(each in members for members in found.values())]:
+        raise UserError(
+            f"policies: expected each agent of {environment_id} in a group, got none with "
+            f"{one_line(', '.join(missing), _MOST_BYTES)}"
+        )
+    return found
+
+
+def _check_numbers(spec: EnvironmentSpec) -> None:
+    """Raise UserError unless networks see one vector of numbers."""
+    seen = spec.for_critics
+    if seen.vector is None or (seen.leaves and {leaf.kind for leaf in seen.encoded} != {"numbers"}):
+        raise UserError(
+            f"policies: groups need observations that are one vector of numbers, but {spec.environment_id} has "
+            f"{one_line(spec.observations_text, _MOST_BYTES)}; leave policies out"
+        )
 
 
 _Agent = tuple[str, AgentDoor, tuple[spaces.Space[Any], spaces.Space[Any]]]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 import gymnasium
@@ -13,6 +14,7 @@ from actor_service.environments.failures import FAILURES, MisfitError, kind_of
 from actor_service.environments.spaces.actions import JointActions, sizes_of, with_one_action
 from actor_service.environments.spaces.critics import CriticParts
 from actor_service.environments.spaces.described import spec_of, with_one_observation, wrapper_of
+from actor_service.environments.spaces.observations import leaves_of
 from actor_service.environments.spaces.packing import PackedObservations, Source, mentions_mask
 from actorq.domain.environments import AgentIdentity
 from actorq.domain.leaves import ACTION_MASK
@@ -20,9 +22,10 @@ from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 
 # Keys of an observation with further parts. A Dict of the environment keeps its own keys.
-_OBSERVATION, _AGENT = "observation", "agent"
+_OBSERVATION, _AGENT, _GROUP = "observation", "agent", "group"
 TEAM = "team"
 """Key of the part that only critics see; see `TeamPart`."""
+_SETTINGS = {_AGENT: "agents.identity", _GROUP: "policies", TEAM: "agents.critic"}
 # Attributes of PettingZoo's wrappers with the environment inside, and modules of all environments' base classes.
 _WRAPPED = ("env", "aec_env", "par_env")
 _OF_ALL = ("builtins", "typing", "abc", "pettingzoo.utils.env")
@@ -45,14 +48,18 @@ class AgentDoor:
         critics: CriticParts,
         identity: AgentIdentity,
         team: spaces.Space[Any] | None = None,
+        bits: Sequence[int] = (),
     ) -> None:
         """mask: where the mask is. agent: index of the agent among `agents`. identity: see `EnvironmentArguments`.
 
         critics: the parts that only critics see, without `team`. team: the space of the team's part; None without.
+        bits: for each group of agents 1 if the agent belongs to it, else 0; empty without groups.
         """
         self._is_dict = isinstance(observations, spaces.Dict)
         self._own: dict[str, Any] = {} if identity == "none" else {_AGENT: agent}
         further: dict[str, spaces.Space[Any]] = {} if identity == "none" else {_AGENT: spaces.Discrete(agents)}
+        if bits:
+            self._own[_GROUP], further[_GROUP] = np.array(bits, np.int8), spaces.MultiBinary(len(bits))
         if team is not None:
             further[TEAM] = team
             critics = replace(critics, paths=(*critics.paths, TEAM))
@@ -71,6 +78,15 @@ class AgentDoor:
         self._joined = observed if isinstance(observed, gymnasium.ObservationWrapper) else None
         self.spec: EnvironmentSpec = replace(spec_of(environment_id, observed, joint, 0, None), goal=None)
         self._shape, self._dtype = self.spec.observations.shape, np.dtype(self.spec.observations.dtype)
+
+    @property
+    def first_bit(self) -> int:
+        """The component of the vector of observations, as critics see it, with the bit of the first group."""
+        if self._packed is not None:
+            return self._packed.first_component(_GROUP)
+        assert self._joined is not None
+        before = takewhile(lambda part: part[0] != (_GROUP,), leaves_of(self._joined.env.observation_space))
+        return sum(spaces.flatdim(space) for _, space in before)
 
     def observation(self, value: Any, info: Mapping[str, Any], acts: bool, team: Any = None) -> NDArray[Any]:
         """An observation as one array. The next call may overwrite it. acts: whether the agent acts after it.
@@ -142,7 +158,7 @@ def _with_parts(
     if not isinstance(observations, spaces.Dict):
         return spaces.Dict({_OBSERVATION: observations, **further})
     for key in further.keys() & observations.spaces.keys():
-        setting = "agents.identity" if key == _AGENT else "agents.critic"
+        setting = _SETTINGS[key]
         raise UserError(
             f"environment {environment_id}: {setting} adds the key {key!r} to observations, which have it already; "
             f"leave {setting} out, or rename the key"

@@ -114,6 +114,10 @@ class PackedObservations(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._views = views(self.leaves, self._packed)
         self.observation_space = spaces.Box(0, 255, self._packed.shape, np.uint8)
 
+    def first_component(self, key: str) -> int:
+        """The first component of a part of the policy's vector."""
+        return next(part.place.start for part in self._parts if part.keys == (key,) and part.vector == VECTOR)
+
     def reset(self, **options: Any) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """Begin an episode."""
         observation, info = self.env.reset(**options)

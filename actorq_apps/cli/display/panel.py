@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from actorq.domain.environments import group_returns
 from actorq.domain.status import RunStatus
 from actorq.text import return_text, size_text
 from actorq_apps.cli.display import fidelity, numbers
@@ -190,11 +191,14 @@ def figures(status: RunStatus) -> list[Figure]:
 
 
 def _agents(status: RunStatus) -> list[Figure]:
-    """The evaluated return of each agent, or before the first evaluation the return while it trains."""
+    """The evaluated return of each group and agent, or before the first evaluation the return while it trains."""
     evaluated = status.evaluation.mean_agent_returns if status.evaluation else {}
     returns = evaluated or status.agent_returns
+    groups = [*group_returns(status.groups, returns).items()][:_MOST_AGENTS]
+    of_groups = [Figure(f"group {name}", return_text(value)) for name, value in groups]
     shown = [Figure(agent, return_text(value)) for agent, value in [*returns.items()][:_MOST_AGENTS]]
-    return shown if len(shown) == len(returns) else [*shown, Figure("more agents", f"{len(returns) - len(shown)}")]
+    more = [Figure("more agents", f"{len(returns) - len(shown)}")] if len(shown) < len(returns) else []
+    return [*of_groups, *shown, *more]
 
 
 def _queue(status: RunStatus) -> list[Figure]:

@@ -113,10 +113,13 @@ def _verdict(summary: dict[str, Any]) -> str:
 
 
 def _of_agents(evaluation: dict[str, Any]) -> list[str]:
-    """The mean return of each agent, on one line; empty for a single agent."""
-    returns = evaluation.get("agent_returns") or {}
-    each = ", ".join(f"{agent} {return_text(value)}" for agent, value in returns.items())
-    return [one_line(f"return of each agent: {each}", _MOST_AGENTS_BYTES)] if each else []
+    """The mean returns of each group and of each agent, on one line each; empty for a single agent."""
+    lines = []
+    for what in ("group", "agent"):
+        returns = evaluation.get(f"{what}_returns") or {}
+        each = ", ".join(f"{name} {return_text(value)}" for name, value in returns.items())
+        lines += [one_line(f"return of each {what}: {each}", _MOST_AGENTS_BYTES)] if each else []
+    return lines
 
 
 def _fidelity(report: dict[str, Any]) -> list[str]:

@@ -33,7 +33,7 @@ class LayerNormCritic(TwinCritic):
         """None: all products are in float32."""
         return []
 
-    def _values(self, x: Tensor, judges: int | None = None) -> Tensor:
+    def values(self, x: Tensor, judges: int | None = None) -> Tensor:
         """See `TwinCritic`."""
 
         def own(parameter: Tensor) -> Tensor:

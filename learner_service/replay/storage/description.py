@@ -10,6 +10,7 @@ import numpy as np
 
 from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES, PRESENT, Column, own_columns, state_size_of
 from actorq.domain.contract import CONTRACT, check_written
+from actorq.domain.environments import Group
 from actorq.domain.goals import HINDSIGHT, Goal
 from actorq.domain.leaves import Leaf
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec, sizes_of
@@ -76,6 +77,7 @@ def _describe(spec: EnvironmentSpec, capacity: int, further: Sequence[Column]) -
         **({"leaves": [_leaf(leaf) for leaf in spec.leaves]} if spec.leaves else {}),
         **({} if spec.goal is None else {"goal": vars(spec.goal).copy()}),
         **({"agents": [*spec.agents]} if spec.agents else {}),
+        **({"groups": [{**asdict(each), "agents": [*each.agents]} for each in spec.groups]} if spec.groups else {}),
     }
 
 
@@ -99,6 +101,7 @@ def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, tuple[Column
         frame_stack=found["frame_stack"],
         goal=Goal(**found["goal"]) if "goal" in found else None,
         agents=tuple(found.get("agents", ())),
+        groups=tuple(Group(each["name"], tuple(each["agents"]), each["bit"]) for each in found.get("groups", ())),
     )
     further = own_columns(spec, found["further_columns"])
     return spec, found["capacity"], further, found["segments"]

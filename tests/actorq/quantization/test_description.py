@@ -42,7 +42,7 @@ def emitted_as(scheme: str, name: str = "mlp") -> bytes:
 
 
 def described(
-    model: bytes, scheme: str = "int8", mean_return: float | None = None, evaluation: Any = None, **further: str
+    model: bytes, scheme: str = "int8", mean_return: float | None = None, evaluation: Any = None, **further: Any
 ) -> dict[str, Any]:
     size = len(model)
     descriptor = PolicyDescriptor("run", 7, 700, scheme, b"", size, size, 0.0, FIDELITY)

@@ -15,6 +15,7 @@ from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from actorq_apps.cli import check
 from actorq_apps.cli.check import lines_of, warnings_of
+from tests.builders.grouped import grouped
 
 SPEC = EnvironmentSpec("Own-v0", ArraySpec((3,), "float32"), ArraySpec((), "int64"), sizes=(2,))
 FIGURES: dict[str, Any] = {
@@ -46,6 +47,19 @@ def test_the_lines_of_a_good_environment() -> None:
     assert "sac" in refuses
     assert "--target-return" in lines["settings"]
     assert not list(warnings_of(SPEC, FIGURES, CONFIG))
+
+
+def test_the_lines_of_groups_of_agents() -> None:
+    config = RunConfig.model_validate(
+        {"environment": "Own-v0", "policies": {"pair": ["green", "blue"], "solo": ["red"]}}
+    )
+    lines = dict(lines_of(grouped(SPEC), FIGURES, config))
+    assert lines["agents"] == "3: red, green, blue; each group has its own policy, and returns are sums over agents"
+    assert lines["groups"] == "pair: green, blue; solo: red"
+    takes, _ = lines["algorithms"].split(";")
+    assert "xqc" not in takes
+    assert "--policies with 2 groups" in lines["settings"]
+    assert "groups" not in dict(lines_of(SPEC, FIGURES, CONFIG))
 
 
 @pytest.mark.parametrize(

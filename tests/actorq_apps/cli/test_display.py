@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from actorq.domain.environments import Group
 from actorq.domain.policy import FIDELITY_GATE, FidelityReport, LayerReport, SequenceError
 from actorq.domain.status import RolloutQueueStatus, RunState, RunStatus, StorageStatus
 from actorq.text import return_text, size_text
@@ -322,3 +323,11 @@ def test_shows_the_return_of_each_agent() -> None:
     assert [(each.name, each.value) for each in shown][-2:] == [("red", "1.00"), ("green", "2.00")]
     many = run_status(agent_returns={f"agent_{number}": 0.0 for number in range(20)})
     assert [(each.name, each.value) for each in figures(many)][-1] == ("more agents", "14")
+
+
+def test_the_returns_of_groups_precede_those_of_agents() -> None:
+    groups = (Group("pair", ("green", "blue")), Group("solo", ("red",)))
+    status = run_status(agent_returns={"red": 1.5, "green": -0.25, "blue": 1.0}, groups=groups)
+    shown = [(each.name, each.value) for each in figures(status)]
+    assert shown[-5:-3] == [("group pair", "0.75"), ("group solo", "1.50")]
+    assert [name for name, _ in shown[-3:]] == ["red", "green", "blue"]

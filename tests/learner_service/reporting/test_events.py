@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
+from actorq.domain.environments import Group
 from actorq.domain.policy import FidelityReport, LayerReport, PolicyDescriptor, RefusedRung, SequenceError
 from actorq.domain.status import DynamicCapacityStatus, Energy, RolloutQueueStatus
 from actorq.domain.trajectory import Evaluation
@@ -210,3 +211,17 @@ def test_returns_of_agents_are_scalars_too(tmp_path: Path) -> None:
     assert [events[f"return/training/{agent}", 500][0] for agent in ("red", "green")] == [1.5, -2.0]
     assert [events[f"return/evaluation/{agent}", 600][0] for agent in ("red", "green")] == [1.5, 2.5]
     assert events["return/evaluation", 600][0] == 4.0
+
+
+def test_the_returns_of_groups_are_scalars(tmp_path: Path) -> None:
+    log = EventLog([EventFile(tmp_path)], (Group("pair", ("green", "blue")), Group("solo", ("red",))))
+    log.status(replace(STATUS, agent_returns={"red": 1.5, "green": -2.0, "blue": 0.5}), wall_time=10.0)
+    agents = ("red", "green", "blue")
+    evaluation = Evaluation(1, 4, 64, "int8", (6.0,), (10,), 1.0, agents=agents, agent_returns=(1.0, 2.0, 3.0))
+    log.evaluation(evaluation, 600, wall_time=11.0)
+    log.close()
+    events = read(tmp_path)
+    assert events["return/training/group pair", 500][0] == -1.5
+    assert events["return/training/group solo", 500][0] == 1.5
+    assert events["return/evaluation/group pair", 600][0] == 5.0
+    assert events["return/evaluation/red", 600][0] == 1.0

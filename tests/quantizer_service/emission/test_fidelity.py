@@ -229,7 +229,7 @@ def test_a_graph_that_does_not_load_is_refused() -> None:
 )
 def test_large_policies_are_measured_on_fewer_rows_but_never_on_too_few(rows: int, weights: int, taken: int) -> None:
     numbers = np.arange(rows)
-    batch = measured_batch({"observation": numbers[:, None], "other": -numbers[:, None]}, weights)
+    batch = measured_batch({"observation": numbers[:, None], "other": -numbers[:, None]}, weights, SOURCE.signature)
 
     chosen = batch["observation"][:, 0]
     assert len(chosen) == taken
