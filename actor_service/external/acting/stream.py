@@ -44,7 +44,7 @@ class StreamEpisodes:
     @property
     def explores(self) -> bool:
         """Whether an answer gives training data: at least one exploring environment."""
-        return self.session.explore and np.count_nonzero(self.evaluating) < self.session.count
+        return self.session.explore and bool(np.count_nonzero(self.evaluating) < self.session.count)
 
     def arrive(self, arrival: Arrival, send: Callable[[PlaySession, Segment], None]) -> int:
         """Record a step. Segments that end with it go to `send`. Returns the number of explored transitions."""

@@ -23,7 +23,7 @@ _AGAIN_S = 0.1
 def _play(address: str, counts: memoryview, index: int, pause_s: float, sent: dict[str, bytes]) -> None:
     requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     requests.put(sent["opening"])
-    given: Iterator[bytes] = iter(requests.get, None)  # type: ignore[arg-type]
+    given: Iterator[bytes] = iter(requests.get, None)
     try:
         with grpc.insecure_channel(address) as channel:
             stream = channel.stream_stream(PLAY)(given)

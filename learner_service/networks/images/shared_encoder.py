@@ -85,13 +85,13 @@ class SharedEncoderCritic(TwinCritic):
 
     def valued(self, features: Tensor, actions: Tensor) -> Tensor:
         """Both critics' values, float32[2, B], with gradients for their parameters and for the features."""
-        return self._values(torch.cat((self.trunk(features), actions), 1))
+        return self.values(torch.cat((self.trunk(features), actions), 1))
 
     def judge(self, features: Tensor, actions: Tensor, critics: int = 2) -> Tensor:
         """As in `TwinCritic`, of the encoder's features instead of observations."""
         with torch.no_grad():
             seen = self.trunk(features)
-        return self._values(torch.cat((seen, actions), 1), critics)
+        return self.values(torch.cat((seen, actions), 1), critics)
 
 
 class SharedEncoderLayerNormCritic(SharedEncoderCritic, LayerNormCritic):

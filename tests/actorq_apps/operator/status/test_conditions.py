@@ -117,7 +117,7 @@ def test_a_quota_that_keeps_pods_away_is_named() -> None:
 
 
 def test_a_run_without_simulators_names_the_command_that_shows_their_log() -> None:
-    waiting_run = {"live": run_status(state=RunState.WAITING_FOR_ACTORS, elapsed_s=60.0, actors=())}
+    waiting_run: dict[str, Any] = {"live": run_status(state=RunState.WAITING_FOR_ACTORS, elapsed_s=60.0, actors=())}
     own = conditions(observed_run(**waiting_run))["Ready"]
     assert (own["reason"], own["message"]) == ("NoActors", "no actor has joined the learner")
     spec = {"actors": {"external": {"image": "robot:1", "name": "robot"}}}
