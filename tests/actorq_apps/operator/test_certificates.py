@@ -108,7 +108,9 @@ def test_a_services_certificate_has_its_names_in_the_cluster(service: str, exist
 def test_the_actors_of_a_run_with_simulators_are_its_evaluators() -> None:
     run = training_run(**SPECS["simulator"])
     (workload,) = (
-        each for each in objects(run) if each["metadata"]["name"] == "alpha-actor" and "template" in each.get("spec", {})
+        each
+        for each in objects(run)
+        if each["metadata"]["name"] == "alpha-actor" and "template" in each.get("spec", {})
     )
     actor, simulator = workload["spec"]["template"]["spec"]["containers"]
     volumes = {
