@@ -117,11 +117,11 @@ def test_a_quota_that_keeps_pods_away_is_named() -> None:
 
 
 def test_a_run_without_simulators_names_the_command_that_shows_their_log() -> None:
-    waiting_run: dict[str, Any] = {"live": run_status(state=RunState.WAITING_FOR_ACTORS, elapsed_s=60.0, actors=())}
-    own = conditions(observed_run(**waiting_run))["Ready"]
+    live = run_status(state=RunState.WAITING_FOR_ACTORS, elapsed_s=60.0, actors=())
+    own = conditions(observed_run(live=live))["Ready"]
     assert (own["reason"], own["message"]) == ("NoActors", "no actor has joined the learner")
     spec = {"actors": {"external": {"image": "robot:1", "name": "robot"}}}
-    ready = conditions(observed_run(spec=spec, **waiting_run))["Ready"]
+    ready = conditions(observed_run(spec=spec, live=live))["Ready"]
     assert ready["reason"] == "NoActors"
     command = "`kubectl logs -n lab -l actorq/run=tiny,app.kubernetes.io/component=actor -c robot`"
     assert ready["message"].endswith(f"because no simulator has connected: {command}")
