@@ -103,13 +103,15 @@ class EnvironmentArguments:
         except (ValueError, RecursionError):
             values = None
         match values:
-            case {"keywords": dict(keywords), "wrappers": [*wrappers], **rest} if all(map(_is_wrapper, wrappers)):
+            case {"keywords": dict(keywords), "wrappers": [*wrappers], **others} if all(map(_is_wrapper, wrappers)):
+                rest = cast(dict[str, Any], others)
                 leaves, groups = rest.pop("critic_leaves", []), rest.pop("agent_groups", [])
                 known = all(name in _CHOICES and rest[name] in get_args(_CHOICES[name]) for name in rest)
                 if known and _are_texts(leaves) and isinstance(groups, list) and all(map(_is_group, groups)):
                     made = tuple((path, arguments) for path, arguments in wrappers)
-                    own = {"critic_leaves": tuple(leaves), "agent_groups": tuple((n, tuple(a)) for n, a in groups)}
-                    return cls(keywords, made, **own, **cast(dict[str, Any], rest))
+                    named = tuple((name, tuple(agents)) for name, agents in groups)
+                    own: dict[str, Any] = {"critic_leaves": tuple(leaves), "agent_groups": named, **rest}
+                    return cls(keywords, made, **own)
         raise InvalidInputError(
             "environment_arguments: expected JSON as "
             '{"keywords": {NAME: VALUE}, "wrappers": [["MODULE:CLASS", {NAME: VALUE}]]}'

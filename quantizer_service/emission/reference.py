@@ -112,12 +112,12 @@ class Reference:
         values |= feeds
         own = rows_by_group(calibration, self.graph.signature) if self._owners else {}
 
-        def rows(tensor: str) -> NDArray[Any]:
+        def of_owner(tensor: str) -> NDArray[Any]:
             array: NDArray[Any] = values[tensor]
             mask = own.get(self._owners.get(tensor, ""))
             return array if mask is None else array[mask]
 
-        return outputs, {each: summarize(rows(each.tensor), each.statistic) for each in wanted}
+        return outputs, {each: summarize(of_owner(each.tensor), each.statistic) for each in wanted}
 
 
 def _check_state(graph: Graph, outputs: Outputs) -> None:

@@ -116,7 +116,8 @@ class PackedObservations(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def first_component(self, key: str) -> int:
         """The first component of a part of the policy's vector."""
-        return next(part.place.start for part in self._parts if part.keys == (key,) and part.vector == VECTOR)
+        places = (part.place for part in self._parts if part.keys == (key,) and part.vector == VECTOR)
+        return int(next(places).start)
 
     def reset(self, **options: Any) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         """Begin an episode."""

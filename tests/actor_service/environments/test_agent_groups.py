@@ -60,6 +60,14 @@ def test_masks_and_critics_keep_their_own_parts() -> None:
     assert spec.for_policy.without_groups.leaves == team("Masked", ()).spec.for_policy.leaves
 
 
+def test_evaluated_environments_lack_only_the_critics_part() -> None:
+    made = EnvironmentArguments(agent_groups=GROUPS, agent_critic="joint")
+    environments = make_environments("team_environments:Targets", 1, arguments=made, evaluated=True)
+    assert environments.spec.groups == team("Targets", agent_critic="joint").spec.groups
+    rows = views(environments.spec.leaves, environments.reset(1))
+    assert np.array_equal(rows[VECTOR][:, :2], [[0, 1], [1, 0], [1, 0]])
+
+
 def test_a_shared_policy_cannot_reach_the_best_return_of_roles() -> None:
     # The reward is linear in a policy's probabilities, so the best policy is deterministic. Observations are equal.
     environment = Roles()
