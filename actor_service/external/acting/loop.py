@@ -1,6 +1,8 @@
 """The acting loop for simulators: answers the steps of all streams in batches."""
 
+import math
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -22,6 +24,11 @@ from actor_service.policies.policy import OnnxPolicy, PolicySlot
 from actorq import wire
 from actorq.domain.trajectory import PolicySpan, Segment
 
+# Longest mean time of a batch that the server's thread may answer. Its other calls wait for so long.
+_QUICK_S = 0.005
+# Weight of the newest batch in this mean.
+_NEWEST = 0.2
+
 Act = Callable[[OnnxPolicy, NDArray[Any], NDArray[np.int64]], tuple[NDArray[Any], Columns]]
 
 
@@ -39,6 +46,9 @@ class _Rows(NamedTuple):
 @dataclass(eq=False)
 class SimulatorActing:
     """Answers simulators with the newest policy until `stop` is set. One thread calls `run`.
+
+    While a batch takes little time, the server's thread answers the steps itself (`Door.helper`): a step would need two
+    changes of threads otherwise. Both threads take turns.
 
     outbox: receives segments; None if nobody stores them, and then no stream explores.
     explore: chooses exploring actions. evaluate: chooses the actions of evaluations; None for greedy ones.
@@ -62,23 +72,58 @@ class SimulatorActing:
         self._free: list[int] = []
         self._places = 0
         self._acting: OnnxPolicy | None = None
+        self._turn = threading.Lock()
+        self._ended = False
+        self._batch_s = math.inf
+        self._fault: BaseException | None = None
 
     def run(self, stop: threading.Event) -> None:
         """Answer steps until `stop` is set, then end the segments of all streams."""
         timeout_s: float | None = None
-        while not stop.is_set():
-            taken = self.door.take(timeout_s)
-            for session, arrival in taken.arrivals:
-                stream = self._streams.get(session) or self._enter(session)
-                explored = stream.arrive(arrival, self._send)
-                self.environment_steps += explored
-                self.marked.explored += explored
-                self._waiting[stream] = None
-            for session in taken.left:
-                self._leave(session)
-            timeout_s = self._answer()
+        self.door.helper = self._help
+        try:
+            while not stop.is_set():
+                self.door.wait(timeout_s)
+                with self._turn:
+                    timeout_s = self._round()
+        finally:
+            self.door.helper = None
+            with self._turn:
+                self._ended = True
         for session in list(self._streams):
             self._leave(session)
+
+    def _help(self) -> bool:
+        """Answer steps on the server's thread. Returns whether it has done so."""
+        if self._batch_s > _QUICK_S or not self._turn.acquire(blocking=False):
+            return False
+        try:
+            if self._ended:
+                return False
+            timeout_s = self._round()
+        except BaseException as error:
+            self._fault, timeout_s = error, 0.0
+        finally:
+            self._turn.release()
+        if timeout_s is not None:
+            # The thread of `run` waits so long, or fails.
+            self.door.wake()
+        return True
+
+    def _round(self) -> float | None:
+        """Record and answer all steps so far. Returns the seconds until more may be answered; None if unknown."""
+        if self._fault is not None:
+            raise self._fault
+        taken = self.door.taken()
+        for session, arrival in taken.arrivals:
+            stream = self._streams.get(session) or self._enter(session)
+            explored = stream.arrive(arrival, self._send)
+            self.environment_steps += explored
+            self.marked.explored += explored
+            self._waiting[stream] = None
+        for session in taken.left:
+            self._leave(session)
+        return self._answer()
 
     def _enter(self, session: PlaySession) -> StreamEpisodes:
         while len(self._free) < session.count:
@@ -120,7 +165,10 @@ class SimulatorActing:
         if chosen:
             for stream in chosen:
                 del self._waiting[stream]
+            began = time.perf_counter()
             self._act(policy, chosen)
+            took = time.perf_counter() - began
+            self._batch_s = took if math.isinf(self._batch_s) else (1 - _NEWEST) * self._batch_s + _NEWEST * took
         return wait_s or None
 
     def _act(self, policy: SizedPolicy, chosen: Sequence[StreamEpisodes]) -> None:

@@ -53,10 +53,13 @@ class Taken:
 class Door:
     """All streams of an actor. Thread-safe.
 
-    The server's thread calls `open`, `offer` and `leave`. The acting loop calls `take` and `answer`. A stream that
-    neither sends nor receives is in no queue, so no other stream waits for it.
+    The server's thread calls `open`, `offer` and `leave`. The acting loop calls `take`, or `wait` and `taken`, and
+    `answer`. A stream that neither sends nor receives is in no queue, so no other stream waits for it.
 
-    post: calls a function on the server's thread. Set before the first stream.
+    post: calls a function on the server's thread, at once if that is this thread. Set before the first stream.
+    soon: calls a function on the server's thread after the steps that it is about to read; None without a server.
+    helper: answers the steps on the server's thread if that is quick, so that no thread needs to wake; None without
+        one. Returns whether it has answered.
     refused: number of refused streams. problem: the newest reason why a stream was refused or ended early.
     actions: number of actions in all answers. answer_seconds: times from a step to its answer.
     """
@@ -64,6 +67,8 @@ class Door:
     def __init__(self, limits: ExternalConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
         self.post: Callable[[Callable[[], None]], object] = lambda function: function()
+        self.soon: Callable[[Callable[[], None]], object] | None = None
+        self.helper: Callable[[], bool] | None = None
         self.refused = 0
         self.problem = ""
         self.actions = 0
@@ -78,6 +83,7 @@ class Door:
         self._first_at = 0.0
         self._expected: set[PlaySession] = set()
         self._woken = False
+        self._help_comes = False
         self._ending: Ending | None = None
 
     @property
@@ -177,7 +183,17 @@ class Door:
                 self._first_at = now
             arrivals.append((session, arrival))
             self._expected.discard(session)
-            if len(arrivals) == 1 or not self._expected:
+            if self.helper is not None and self.soon is not None:
+                if not self._help_comes:
+                    self._help_comes = True
+                    self.soon(self._help)
+            elif len(arrivals) == 1 or not self._expected:
+                self._changed.notify_all()
+
+    def _help(self) -> None:
+        self._help_comes = False
+        if self.helper is None or not self.helper():
+            with self._changed:
                 self._changed.notify_all()
 
     def note(self, error: Exception) -> None:
@@ -200,10 +216,12 @@ class Door:
                 self._changed.notify_all()
 
     def take(self, timeout_s: float | None = None) -> Taken:
-        """Wait for steps, and return them. Waits at most `external.batch_wait_ms` for further streams.
+        """Wait for steps, and return them. Returns nothing after `timeout_s` seconds, after `wake` and after `end`."""
+        self.wait(timeout_s)
+        return self.taken()
 
-        Returns nothing after `timeout_s` seconds, after `wake` and after `end`.
-        """
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait as `take` does: for steps, and then at most `external.batch_wait_ms` for further streams."""
         wait_s = self.limits.batch_wait_ms / 1000
         with self._changed:
             self._changed.wait_for(lambda: bool(self._taken) or self._woken, timeout_s)
@@ -215,6 +233,10 @@ class Door:
                 while self._expected and (left := self._first_at + wait_s - self._clock()) > 0:
                     self._changed.wait(left)
                 self._expected.clear()
+
+    def taken(self) -> Taken:
+        """The events since the last call. Does not wait."""
+        with self._changed:
             taken, self._taken = self._taken, Taken()
             return taken
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -24,7 +25,8 @@ class ExternalServicer(external_pb2_grpc.ExternalEnvironmentServiceServicer):
     def __init__(self, door: Door) -> None:
         self._door = door
         self._loop = asyncio.get_running_loop()
-        door.post = self._post
+        self._thread = threading.get_ident()
+        door.post, door.soon = self._post, self._loop.call_soon
 
     async def Play(self, request_iterator: AsyncIterator[external_pb2.PlayRequest], context: Any) -> None:
         """Answer the steps of one simulator."""
@@ -76,6 +78,9 @@ class ExternalServicer(external_pb2_grpc.ExternalEnvironmentServiceServicer):
             deadline.begin(_NO_STEP)
 
     def _post(self, function: Callable[[], None]) -> None:
+        if threading.get_ident() == self._thread:
+            function()
+            return
         # A closed loop means that the process is about to end.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function)

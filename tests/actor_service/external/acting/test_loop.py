@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from actor_service.counts import ActorCounts
+from actor_service.external.acting import loop as loop_module
 from actor_service.external.acting.evaluation import MarkedEpisodes
-from actor_service.external.acting.exploration import row_exploration
+from actor_service.external.acting.exploration import RowExploration, row_exploration
 from actor_service.external.acting.loop import SimulatorActing
 from actor_service.external.acting.pace import PolicyPace
 from actor_service.external.acting.segments import SegmentForm
@@ -28,6 +29,21 @@ from tests.actor_service.actor_policies import constant_policy, logits_policy, r
 from tests.actor_service.external.simulators import DEADLINE_S, SPEC, Simulator, door, opening, step
 
 LEFT, RIGHT = [1.0, 0.0], [0.0, 1.0]
+make_door = door
+
+
+@dataclass(eq=False)
+class Recorded:
+    """An exploration that records the threads of its calls."""
+
+    inner: RowExploration
+    threads: list[threading.Thread]
+    needs: Any = ()
+    columns: Any = ()
+
+    def __call__(self, *given: Any) -> Any:
+        self.threads.append(threading.current_thread())
+        return self.inner(*given)
 
 
 @dataclass(eq=False)
@@ -53,6 +69,7 @@ class Acting:
     box: Box
     loop: SimulatorActing
     load: SizedLoader
+    thread: threading.Thread
 
     def policy(self, given: Policy, needs: Any = ()) -> SizedPolicy:
         return self.load(given, SPEC, 1, needs)
@@ -70,7 +87,7 @@ def acting(
     **limits: Any,
 ) -> Iterator[Acting]:
     """A loop on a thread of its own, by default with a policy that goes right, and without exploration."""
-    at, counts = door(**limits), ActorCounts()
+    at, counts = make_door(**limits), ActorCounts()
     slot, box, stop = WakingSlot(counts, at.wake), Box(), threading.Event()
     explore = row_exploration(spec, exploration or Exploration((0.0,), (0.0,)), np.random.default_rng(0), ())
     stored = tuple(name for name in explore.columns if name != "actions")
@@ -78,10 +95,10 @@ def acting(
     form = SegmentForm(spec, (*stored, *states), state_size, transitions, 2**20, usual=transitions)
     pace, marked = PolicyPace(most_steps, 1, 1_000.0), MarkedEpisodes()
     loop = SimulatorActing(at, slot, form, explore, marked, pace, box, counts)  # type: ignore[arg-type]
-    running = Acting(at, slot, box, loop, SizedLoader())
+    thread = threading.Thread(target=loop.run, args=(stop,))
+    running = Acting(at, slot, box, loop, SizedLoader(), thread)
     if ready:
         slot.put(running.policy(first or constant_policy(RIGHT), explore.needs))
-    thread = threading.Thread(target=loop.run, args=(stop,))
     thread.start()
     try:
         yield running
@@ -90,6 +107,69 @@ def acting(
         at.wake()
         thread.join(DEADLINE_S)
     assert not thread.is_alive()
+
+
+@pytest.fixture(autouse=True, params=["thread", "server"])
+def answering(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each test runs with a loop that answers on its own thread, and with one that a server's thread helps."""
+
+    def made(**limits: Any) -> Door:
+        at = door(**limits)
+        if request.param == "server":
+            # The thread that sends a step is the server's, and helps at once.
+            at.soon = lambda function: function()
+        return at
+
+    monkeypatch.setattr(f"{__name__}.make_door", made)
+    found: str = request.param
+    return found
+
+
+def test_the_servers_thread_answers_while_batches_are_quick(monkeypatch: pytest.MonkeyPatch, answering: str) -> None:
+    monkeypatch.setattr(loop_module, "_QUICK_S", 1e9)
+    acted: list[threading.Thread] = []
+    with acting() as running:
+        monkeypatch.setattr(running.loop, "explore", Recorded(running.loop.explore, acted))
+        simulator = Simulator(running.door)
+        # The first batch is measured on the loop's own thread.
+        for _ in range(50):
+            simulator.play(step())
+    assert len(acted) == 50
+    assert threading.current_thread() is not acted[0]
+    assert (threading.current_thread() in acted) == (answering == "server")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_fault_on_any_thread_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "_QUICK_S", 1e9)
+
+    def fail(*given: Any) -> Any:
+        raise ArithmeticError("a fault")
+
+    with acting() as running:
+        simulator = Simulator(running.door)
+        for _ in range(10):
+            simulator.play(step())
+        monkeypatch.setattr(Recorded, "__call__", fail)
+        monkeypatch.setattr(running.loop, "explore", Recorded(running.loop.explore, []))
+        simulator.offer(step())
+        running.thread.join(DEADLINE_S)
+        assert not running.thread.is_alive()
+        # Nobody answers from now on.
+        simulator.offer(step())
+        assert simulator.replies.empty()
+
+
+def test_slow_batches_leave_the_servers_thread_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "_QUICK_S", 0.0)
+    acted: list[threading.Thread] = []
+    with acting() as running:
+        monkeypatch.setattr(running.loop, "explore", Recorded(running.loop.explore, acted))
+        simulator = Simulator(running.door)
+        for _ in range(3):
+            simulator.play(step())
+    assert threading.current_thread() not in acted
+    assert len(acted) == 3
 
 
 def test_each_step_gets_one_action_of_the_newest_policy_with_its_version() -> None:
