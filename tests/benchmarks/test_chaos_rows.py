@@ -22,6 +22,7 @@ from benchmarks.faults.chaos.rows import RowVerdict, judge_rows, judge_segment, 
 from benchmarks.faults.chaos.team import AGENTS, LIVES, STEPS, CodedTeam, acting_at, places_of
 from learner_service.replay import ReplayStore
 from learner_service.replay.storage.columns import TERMINATED, TRUNCATED, VALID
+from sitegen.tables import faults
 from tests.actor_service.actor_policies import random_policy
 from tests.learner_service.replay.replay_segments import source
 
@@ -131,6 +132,13 @@ def test_ledgers_and_replay_have_the_same_rows(tmp_path: Path, sent: tuple[Envir
     assert found == judge_segment(*whole(sent))
     assert (verdict.lost, verdict.twice, verdict.unknown) == (0, 0, 0)
     assert verdict.stored == found.rows
+
+
+def test_the_page_shows_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = RowVerdict(steps=100, rows=200, wrong_end=3, absent=50)
+    monkeypatch.setattr(faults, "is_awaited", lambda name: False)
+    monkeypatch.setattr(faults, "figures", lambda name: {"rows": vars(rows)})
+    assert faults.chaos_rows().splitlines()[2:] == ["| 100 | 200 | 0 | 0 | 3 | 0 | 50 |"]
 
 
 def test_states_and_agents_are_not_checked_together(monkeypatch: pytest.MonkeyPatch) -> None:
