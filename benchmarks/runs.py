@@ -146,24 +146,38 @@ def confirm(
     scheme: its scheme; empty for the scheme of the actors. variables: see `train`. flags: more flags of `actorq
     evaluate`.
     """
-    command = [
-        sys.executable,
-        *ACTORQ,
-        "evaluate",
-        str(directory),
-        "--episodes",
-        str(episodes),
-        "--seed",
-        str(CONFIRMATION_SEED),
-        *flags,
-    ]
+    return _confirmation(_evaluated(directory, episodes, scheme, variables, flags), episodes)
+
+
+def confirm_agents(
+    directory: Path, episodes: int, variables: Mapping[str, str] | None = None, flags: Sequence[str] = ()
+) -> tuple[Confirmation, dict[str, float]]:
+    """As `confirm`, and the mean return of each agent."""
+    told = _evaluated(directory, episodes, "", variables, flags)
+    agents = re.findall(r"^  (\S+) mean (-?[0-9.,]+)$", told, re.MULTILINE)
+    return _confirmation(told, episodes), {agent: _number(mean) for agent, mean in agents}
+
+
+def _evaluated(
+    directory: Path, episodes: int, scheme: str, variables: Mapping[str, str] | None, flags: Sequence[str]
+) -> str:
+    """The output of `actorq evaluate`."""
+    command = [sys.executable, *ACTORQ, "evaluate", str(directory)]
+    command += ["--episodes", str(episodes), "--seed", str(CONFIRMATION_SEED), *flags]
     command += ["--scheme", scheme] if scheme else []
-    process = subprocess.run(command, env=_with(variables), capture_output=True, text=True, check=True)
-    mean = re.search(r"return mean (-?[0-9.,]+)", process.stdout)
-    policy = re.search(r"^policy v\d+ ([\w-]+)(?:, in effect ([\w-]+))?", process.stdout, re.MULTILINE)
-    assert mean is not None, process.stdout
-    assert policy is not None, process.stdout
-    return Confirmation(float(mean.group(1).replace(",", "")), episodes, policy.group(2) or policy.group(1))
+    return subprocess.run(command, env=_with(variables), capture_output=True, text=True, check=True).stdout
+
+
+def _confirmation(told: str, episodes: int) -> Confirmation:
+    mean = re.search(r"return mean (-?[0-9.,]+)", told)
+    policy = re.search(r"^policy v\d+ ([\w-]+)(?:, in effect ([\w-]+))?", told, re.MULTILINE)
+    assert mean is not None, told
+    assert policy is not None, told
+    return Confirmation(_number(mean.group(1)), episodes, policy.group(2) or policy.group(1))
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
 
 
 def _with(variables: Mapping[str, str] | None) -> dict[str, str]:

@@ -34,6 +34,7 @@ NEWER = {
 AWAITED = (
     *("normalized", "memory", "memory_actor", "chaos_memory", "peers_memory"),
     *("simulators", "serving", "stored_data", "pixels", "pixels_actor"),
+    *("agents", "chaos_agents"),
 )
 NOT_MEASURED = "Not measured yet."
 

@@ -54,6 +54,7 @@ FAMILIES = (
     ),
     Family("MountainCarContinuous", ("MountainCarContinuous-v*",), "sac"),
     Family("Box2D", ("BipedalWalker*-v*", "LunarLanderContinuous-v*"), "sac"),
+    Family("MPE", ("pettingzoo/mpe2/*",), "ppo"),
     OTHERS,
 )
 

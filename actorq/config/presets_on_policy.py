@@ -44,6 +44,12 @@ PPO_OF_FAMILY: dict[str, dict[str, Any]] = {
     "DM Control": _LOCOMOTION,
     "Box2D": _BOX2D,
     "MountainCarContinuous": _BOX2D,
+    # Episodes have 25 steps, so a rollout has one of each environment.
+    "MPE": {
+        **_rollouts(32, 25, batch_size=240, discount=0.95, learning_rate=1e-3, entropy_cost=0.01),
+        "max_environment_steps": 2_000_000,
+        "evaluation": {"episodes": 100},
+    },
     "Atari": {
         **_rollouts(8, 128, batch_size=256, epochs=4, clip=0.1, learning_rate=2.5e-4, entropy_cost=0.01, **_ANNEALED),
         "replay": {"capacity": 65_536, "clip_rewards": 1.0},

@@ -5,8 +5,8 @@ from importlib import import_module
 from inspect import getmembers, isfunction
 
 _MODULES = (
-    *("answers", "environments", "faults", "libraries", "memory", "normalized", "on_policy", "paper", "pixels"),
-    *("policies", "runs", "seeds", "services", "simulators", "stored_data", "zoo"),
+    *("agents", "answers", "environments", "faults", "libraries", "memory", "normalized", "on_policy", "paper",),
+    *("pixels", "policies", "runs", "seeds", "services", "simulators", "stored_data", "zoo"),
 )
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -25,6 +25,7 @@ def chaos_variants() -> str:
     names = {
         "chaos_ppo": "on-policy (PPO)",
         "chaos_memory": "PPO with memory",
+        "chaos_agents": "DQN with several agents",
         "chaos_relay": "a relay",
         "chaos_storage": "object storage",
     }
@@ -56,6 +57,17 @@ def chaos_states() -> str:
     head = ("segments", "checked", "at the start of an episode", "of another episode", "not zero there", "told apart")
     keys = ("starts", "checked", "begun", "foreign", "not_zero")
     return table(head, [(*(found[key] for key in keys), percent(found["told_apart"], 1))])
+
+
+def chaos_rows() -> str:
+    """The rows of the replay, in the run with several agents."""
+    if is_awaited("chaos_agents"):
+        return NOT_MEASURED
+    found = figures("chaos_agents")["rows"]
+    head = ("environment steps", "rows of agents", "of another agent", "with another's next observation")
+    more = ("with a wrong end", "steps of another team", "rows of absent agents")
+    keys = ("steps", "rows", "other_agent", "other_successor", "wrong_end", "wrong_team", "absent")
+    return table((*head, *more), [[found[key] for key in keys]])
 
 
 def moves() -> str:

@@ -31,6 +31,7 @@ from benchmarks.speedup import actorq, start
 from benchmarks.speedup import memory as memory_loop
 from benchmarks.speedup import pixels as pixels_actor
 from benchmarks.training import cartpole, joint, returns, rlx2, sweep, warmstart
+from benchmarks.training.agents import __main__ as agents
 from benchmarks.training.memory import __main__ as memory
 from benchmarks.training.offline import targets as stored_data
 from benchmarks.training.pixels import __main__ as pixels
@@ -149,6 +150,7 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "actorq_gpu_to_target": _speedup("long"),
     "actorq_steps": _speedup("short"),
     "actorq_without_vnni": _speedup("short"),
+    "agents": agents.targets,
     "bits": bits.targets,
     "bits_quantization_aware": bits.targets,
     "cartpole": lambda figures: cartpole.targets(figures["runs"]),

@@ -38,6 +38,7 @@ from benchmarks.faults.chaos.fleet import Fleet, free_addresses, until
 from benchmarks.faults.chaos.ledger import Verdict, judge
 from benchmarks.faults.chaos.observer import Observer, longest_standstill
 from benchmarks.faults.chaos.proxy import Link, Proxy
+from benchmarks.faults.chaos.rows import RowVerdict, judge_rows, row_targets
 from benchmarks.faults.chaos.states import FROZEN, UNITS, FrozenPolicy, StateVerdict, judge_states, starts_of
 from benchmarks.harness import Target, run_benchmark
 from learner_service.objectstorage.volume import open_volume
@@ -46,6 +47,7 @@ from learner_service.replay.storage.store import ReplayStore
 from learner_service.run.identity import RunIdentity
 
 ENVIRONMENT = "benchmarks.faults.chaos.environment:Coded-v0"
+TEAM = "benchmarks.faults.chaos.team:CodedTeam"
 _CAPACITY = 6_000_000
 _DISK_BYTES = 2 * 1024**3
 _RECOVERY_S = 60.0
@@ -95,11 +97,13 @@ class Chaos:
         relay: bool = False,
         storage: bool = False,
         memory: MemoryConfig = NO_MEMORY,
+        agents: bool = False,
     ) -> None:
         """Start the services.
 
         algorithm: a key of `OF_ALGORITHM`. relay: actors get their policies from a relay. storage: the run is copied to
         object storage, including the replay. memory: of the policy; with memory the policy keeps its first weights.
+        agents: whether the environment has several agents.
         """
         self._rng = random.Random(seed)
         self._disk = disk if os.path.ismount(disk) else None
@@ -113,7 +117,7 @@ class Chaos:
             path.mkdir()
         self.storage = folder / "storage" if storage else None
         config = folder / "config.yaml"
-        config.write_text(yaml.safe_dump(_configuration(algorithm, self.storage, memory)), encoding="utf-8")
+        config.write_text(yaml.safe_dump(_configuration(algorithm, self.storage, memory, agents)), encoding="utf-8")
         learner, quantizer, relay_address = free_addresses(3)
         self.learner_address = learner
         proxy = Proxy()
@@ -237,9 +241,11 @@ class Chaos:
         return "learner" in fault.target.split("+") or fault.target in ("actors-learner", "disk")
 
 
-def _configuration(algorithm: str, storage: Path | None, memory: MemoryConfig) -> dict[str, Any]:
+def _configuration(algorithm: str, storage: Path | None, memory: MemoryConfig, agents: bool) -> dict[str, Any]:
     """The settings of the run. storage: folder for its copies; None without object storage."""
     values = CONFIGURATION | OF_ALGORITHM[algorithm] | {"algorithm": algorithm}
+    if agents:
+        values["environment"] = TEAM
     if memory:
         values["memory"] = {"kind": memory.kind, "units": memory.units}
         values[algorithm] = values[algorithm] | {"learning_rate": FROZEN}
@@ -290,6 +296,12 @@ def judged_states(chaos: Chaos) -> StateVerdict:
         return judge_states(store.observations[np.flatnonzero(store.flags & VALID)], starts_of(store), policy)
 
 
+def judged_rows(chaos: Chaos) -> RowVerdict:
+    """The rows in the replay of a run with several agents, whose services have ended."""
+    with _store(chaos.run_directory, chaos.columns) as store:
+        return judge_rows(store)
+
+
 @contextmanager
 def _store(run_directory: Path, columns: Sequence[str]) -> Iterator[ReplayStore]:
     spec = RunIdentity(run_directory, "", 0).read_environment()
@@ -310,22 +322,26 @@ def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory", choices=("none", "gru", "lstm"), default="none", help="of the policy (default: none)"
     )
+    parser.add_argument("--agents", action="store_true", help="several agents, which leave and come back")
     parser.add_argument("--relay", action="store_true", help="put a relay between quantizer and actors")
     parser.add_argument("--object-storage", action="store_true", help="copy the run to object storage")
     parser.add_argument("--folder", type=Path, help="empty folder that keeps logs and ledgers")
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
+    memory = MemoryConfig(kind=arguments.memory, units=UNITS)
+    if arguments.agents and memory:
+        raise SystemExit("--agents: expected --memory none, because states are checked for a single agent only")
     with ExitStack() as stack:
         folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
         disk = stack.enter_context(_disk(folder))
         print(f"seed {arguments.seed}")
-        memory = MemoryConfig(kind=arguments.memory, units=UNITS)
         chaos = Chaos(
             *(folder, disk, arguments.seed, arguments.algorithm, arguments.relay),
             storage=arguments.object_storage,
             memory=memory,
+            agents=arguments.agents,
         )
         try:
             chaos.await_start()
@@ -339,6 +355,10 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
             states = judged_states(chaos)
             figures["states"] = vars(states)
             targets += state_targets(states)
+        if arguments.agents:
+            rows = judged_rows(chaos)
+            figures["rows"] = vars(rows)
+            targets += row_targets(rows)
         if chaos.storage is not None:
             restored = judge(chaos.ledgers, restored_codes(chaos.storage, folder / "restored", chaos.columns))
             figures["restored_transitions"] = vars(restored)

@@ -11,11 +11,11 @@ import yaml
 
 from actorq.config.algorithms import ON_POLICY
 from benchmarks.libraries.peers.result import Evaluation, has_reached, measured, require_end, result
-from benchmarks.libraries.peers.tasks import EPISODES, MemoryTask, Task
+from benchmarks.libraries.peers.tasks import Task, TunedTask
 from benchmarks.reached import DROP
 from benchmarks.runs import confirm, forget_incomplete, with_project
 
-# The benchmark ends a run, so there are always enough steps. Only tasks of memory have a budget.
+# The benchmark ends a run, so there are always enough steps. Only tuned tasks have a budget.
 _STEPS = 100_000_000
 _BUDGET_ENDED = 3
 
@@ -30,9 +30,9 @@ def actorq_command(task: Task, seed: int, folder: Path) -> list[str]:
         *(sys.executable, "-m", "actorq_apps.cli.main", "train", "--run-directory", str(folder)),
         *("--algorithm", task.algorithm, "--environment", task.environment, "--scheme", "int8", "--seed", str(seed)),
         *("--preset", task.preset),
-        *(f"--target-return={own_target:g}", "--evaluation.episodes", str(EPISODES)),
-        *("--max-environment-steps", str(task.steps if isinstance(task, MemoryTask) else _STEPS)),
-        *(task.flags if isinstance(task, MemoryTask) else ()),
+        *(f"--target-return={own_target:g}", "--evaluation.episodes", str(task.episodes)),
+        *("--max-environment-steps", str(task.steps if isinstance(task, TunedTask) else _STEPS)),
+        *(task.flags if isinstance(task, TunedTask) else ()),
     ]
 
 
@@ -67,7 +67,7 @@ def run_actorq(task: Task, seed: int, folder: Path) -> dict[str, Any]:
     evaluations = actorq_evaluations(run, before_s)
     if summary.get("solved") and evaluations and not has_reached(evaluations, task):
         # The run has ended with this evaluation. New episodes of its last policy are the successor.
-        last, confirmed = evaluations[-1], confirm(run, EPISODES, variables=variables, flags=allowed)
+        last, confirmed = evaluations[-1], confirm(run, task.episodes, variables=variables, flags=allowed)
         evaluations.append(Evaluation(last.seconds, last.environment_steps, confirmed.mean_return))
     started_s = summary.get("first_transition_s")
     found = result(task, evaluations, None if started_s is None else started_s + before_s, outcome, energy)

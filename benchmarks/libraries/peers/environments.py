@@ -18,7 +18,7 @@ def requirements(peer: str) -> Path:
 
 def pins(peer: str) -> str:
     """A digest of the pinned versions. Environments and runs of other versions have another digest."""
-    return hashlib.sha256(requirements(peer).read_bytes()).hexdigest()[:12]
+    return hashlib.sha256(_contents(requirements(peer))).hexdigest()[:12]
 
 
 def python_of(peer: str, folder: Path, run: Callable[[list[str]], None] | None = None) -> Path:
@@ -42,6 +42,13 @@ def python_of(peer: str, folder: Path, run: Callable[[list[str]], None] | None =
             (run or _run)(command)
         installed.touch()
     return python
+
+
+def _contents(file: Path) -> bytes:
+    """The bytes of a file of pins, and of the files that it includes."""
+    content = file.read_bytes()
+    included = (line.removeprefix(b"-r ") for line in content.splitlines() if line.startswith(b"-r "))
+    return content + b"".join(_contents(file.with_name(name.decode())) for name in included)
 
 
 def _run(command: list[str]) -> None:

@@ -1,7 +1,7 @@
 """Runs each system of benchmarks.libraries.peers on a task, and reads the run's results."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from benchmarks.libraries.peer_runs.telling import told
 from benchmarks.libraries.peers.actorq import run_actorq
 from benchmarks.libraries.peers.environments import pins, python_of
 from benchmarks.libraries.peers.result import Evaluation, has_reached, measured, require_end, result
-from benchmarks.libraries.peers.tasks import EPISODES, Task
+from benchmarks.libraries.peers.tasks import Task
 
 ACTORQ, STABLE_BASELINES, RLLIB = "actorq", "stable-baselines3", "rllib"
 # ActorQ with its small normalized SAC, on the tasks of SAC that measure the machine first.
@@ -54,7 +54,7 @@ def has_settings(system: str, task: Task) -> bool:
 
 def settings_of(system: str, task: Task, steps_per_update: int | None) -> dict[str, Any]:
     """What a stored run must have been made with."""
-    found: dict[str, Any] = {**asdict(task), "episodes": EPISODES}
+    found: dict[str, Any] = asdict(task)
     if system not in OURS:
         found["pins"] = pins(LIBRARIES[system].environment)
     if system == MULTI_STEP:
@@ -80,6 +80,29 @@ def run_system(
 def _run_peer(
     system: str, task: Task, seed: int, folder: Path, python: Path, steps_per_update: int | None
 ) -> dict[str, Any]:
+    asked = asked_of(task, seed)
+    library = LIBRARIES[system]
+    if library.environment == STABLE_BASELINES:
+        asked["system"] = system
+    if system == MULTI_STEP:
+        asked["steps_per_update"] = steps_per_update
+    return run_peer(system, task, folder, (str(python), "-m", library.module), asked)
+
+
+def asked_of(task: Task, seed: int) -> dict[str, Any]:
+    """What each library's run must know."""
+    return {
+        "task": task.name,
+        "environment": task.environment,
+        "seed": seed,
+        "episodes": task.episodes,
+        "period": task.period,
+        "share": task.share,
+    }
+
+
+def run_peer(system: str, task: Task, folder: Path, command: Sequence[str], asked: dict[str, Any]) -> dict[str, Any]:
+    """Run a command of benchmarks.libraries.peer_runs, with `asked` as JSON on its stdin. Returns as `run_system`."""
     evaluations: list[Evaluation] = []
     started: list[float] = []
 
@@ -91,20 +114,6 @@ def _run_peer(
             evaluations.append(Evaluation(seconds, event["environment_steps"], event["mean_return"], event["seconds"]))
         return has_reached(evaluations, task)
 
-    asked: dict[str, Any] = {
-        "task": task.name,
-        "environment": task.environment,
-        "seed": seed,
-        "episodes": EPISODES,
-        "period": task.period,
-        "share": task.share,
-    }
-    library = LIBRARIES[system]
-    if library.environment == STABLE_BASELINES:
-        asked["system"] = system
-    if system == MULTI_STEP:
-        asked["steps_per_update"] = steps_per_update
-    command = [str(python), "-m", library.module]
     # The import of dm_control searches for a display otherwise.
     variables = {"PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": str(task.threads), "MUJOCO_GL": "disabled"}
     outcome, energy = measured(command, json.dumps(asked), task, folder, on_line, variables)

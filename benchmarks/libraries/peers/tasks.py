@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from benchmarks.runs import LearningTask
 from benchmarks.training.memory.tasks import PPO_CARTPOLE
 
-# Greedy episodes of an evaluation.
+# Greedy episodes of an evaluation, unless the task has another number.
 EPISODES = 20
 
 
@@ -13,13 +13,14 @@ EPISODES = 20
 class Task(LearningTask):
     """A target return on an environment.
 
-    target: mean return of `EPISODES` greedy episodes.
+    target: mean return of an evaluation.
     period: least environment steps between two evaluations of the other libraries. ActorQ has an evaluator process.
     limit_s: time limit of a run in seconds.
     threads: PyTorch threads of the other libraries (their default is one per core). DQN's networks are too small to
         gain from a second thread, which halves the speed when another program uses a core.
     preset: of ActorQ.
     share: largest share of a run's time for the evaluations of the other libraries.
+    episodes: greedy episodes of an evaluation.
     """
 
     target: float
@@ -28,18 +29,24 @@ class Task(LearningTask):
     threads: int = 1
     preset: str = "standard"
     share: float = 1.0
+    episodes: int = EPISODES
 
 
 @dataclass(frozen=True)
-class MemoryTask(Task):
-    """A task that needs memory, in a registered environment of this project.
+class TunedTask(Task):
+    """A task with the benchmark's own settings of ActorQ.
 
-    environment: MODULE:ID. flags: of actorq train, besides the environment's preset. steps: environment steps of a run
-        of ActorQ, the length of its schedules. A run that ends with them has missed the target.
+    flags: of actorq train, besides the environment's preset. steps: environment steps of a run of ActorQ, the length of
+        its schedules. A run that ends with them has missed the target.
     """
 
     flags: tuple[str, ...] = ()
     steps: int = 300_000
+
+
+@dataclass(frozen=True)
+class MemoryTask(TunedTask):
+    """A task that needs memory, in a registered environment of this project. environment: MODULE:ID."""
 
     @property
     def name(self) -> str:

@@ -22,6 +22,7 @@ IDS = {
     "MuJoCo": "HalfCheetah-v5",
     "MountainCarContinuous": "MountainCarContinuous-v0",
     "Box2D": "BipedalWalker-v3",
+    "MPE": "pettingzoo/mpe2/simple_spread_v3",
     "others": "Mine-v0",
 }
 

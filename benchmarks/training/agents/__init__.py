@@ -1,0 +1,1 @@
+"""Several agents with one policy: seconds to a target return, beside another library."""
