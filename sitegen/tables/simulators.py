@@ -73,7 +73,7 @@ def served_action() -> str:
             cells = (
                 number(median(each[side][key] for each in sides)) for side in range(3) for key in ("p50_ms", "p99_ms")
             )
-            rows.append((f"{units:,}" if isinstance(units, int) else units, scheme, *cells))
+            rows.append((int(units), scheme, *cells))
     pairs = (f"{name}, {key} ms" for name in ("call", "served", "bare gRPC") for key in ("p50", "p99"))
     return table(("units", "scheme", *pairs), rows)
 
