@@ -176,7 +176,7 @@ _OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
     ("sac", "DM Control pixels"): {
         **_PIXELS,
         "sac": {
-            **{"batch_size": 128, "learning_rate": 1e-3, "target_rate": 0.01, "initial_temperature": 0.1},
+            **{"batch_size": 128, "learning_rate": 3e-4, "target_rate": 0.01, "initial_temperature": 0.1},
             **{"random_shift": 4, "shared_encoder": True},
         },
         "rate_limiter": {"samples_per_insert": 64.0, "error_buffer": 8_192.0},

@@ -33,6 +33,17 @@ class ChannelsFirst(nn.Module):
         return images.permute(0, 3, 1, 2)
 
 
+class ImageLayers(nn.Sequential):
+    """Convolutions of an image, then a linear layer with a ReLU."""
+
+    @property
+    def convolutions(self) -> tuple[nn.Module, int]:
+        """The layers before the linear layer, and the number of their features."""
+        linear = self[-2]
+        assert isinstance(linear, nn.Linear)
+        return nn.Sequential(*self[:-2]), linear.in_features
+
+
 def image_layers(image: Image) -> tuple[nn.Module, int]:
     """The Nature CNN (Mnih et al., Nature 518, 2015, "Model architecture"), and the number of its features, 512.
 
@@ -46,7 +57,7 @@ def image_layers(image: Image) -> tuple[nn.Module, int]:
     for units, kernel, stride in convolutions:
         layers += [nn.Conv2d(channels, units, kernel, stride), nn.ReLU()]
         channels, height, width = units, (height - kernel) // stride + 1, (width - kernel) // stride + 1
-    return nn.Sequential(*layers, nn.Flatten(), Linear(channels * height * width, features), nn.ReLU()), features
+    return ImageLayers(*layers, nn.Flatten(), Linear(channels * height * width, features), nn.ReLU()), features
 
 
 class Encoders(nn.Module):

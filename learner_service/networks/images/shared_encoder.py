@@ -1,8 +1,12 @@
 """A Gaussian policy and twin critics with the same layers for images.
 
-The encoder is the layers that `feature_layers` makes, such as convolutions. Policy and critics have a trunk of their
-own after it: a linear layer, layer normalization and tanh (arXiv 1910.01741, 2107.09645).
-The policy has a copy of the encoder, so that it is a complete graph for actors.
+The encoder is the convolutions of a single image, with orthogonal initial weights. For other observations it is all
+layers that `feature_layers` makes. Policy and critics have a trunk of their own after it: a linear layer, layer
+normalization and tanh (arXiv 1910.01741, 2107.09645). The policy has a copy of the encoder, so that it is a complete
+graph for actors.
+
+A further linear layer with a ReLU in the encoder would not learn: pictures of a task differ in few pixels, and all of
+its units may become 0 in the first updates (docs/decisions/0088-pixels.md).
 """
 
 from collections.abc import Sequence
@@ -15,8 +19,9 @@ from actorq.domain.spaces import EnvironmentSpec
 from learner_service.kernels.linear import Linear, mlp
 from learner_service.networks.continuous import GaussianPolicy, sample_of
 from learner_service.networks.critics.layer_norm import LayerNormCritic
-from learner_service.networks.encoders import Observed
+from learner_service.networks.encoders import ImageLayers, Observed
 from learner_service.networks.normalizer import Normalizer
+from learner_service.networks.torso import make_orthogonal
 from learner_service.networks.twin import TwinCritic
 
 # Features of an observation after the trunk.
@@ -37,7 +42,7 @@ class SharedEncoderPolicy(GaussianPolicy):
         layers: tuple[nn.Module, int] | None = None,
     ) -> None:
         assert layers is not None
-        encoder, features = layers
+        encoder, features = _encoder(layers)
         own = nn.Sequential(_trunk(features), *mlp((_TRUNK, *hidden_sizes)))
         super().__init__(spec, hidden_sizes, normalizer, (nn.Sequential(encoder, own), hidden_sizes[-1]))
 
@@ -69,7 +74,8 @@ class SharedEncoderCritic(TwinCritic):
         **given: Any,
     ) -> None:
         assert layers is not None
-        encoder, features = layers
+        encoder, features = _encoder(layers)
+        make_orthogonal(encoder)
         super().__init__(spec, hidden_sizes, layers=(encoder, _TRUNK), **given)
         self.trunk = _trunk(features)
 
@@ -96,6 +102,12 @@ class SharedEncoderCritic(TwinCritic):
 
 class SharedEncoderLayerNormCritic(SharedEncoderCritic, LayerNormCritic):
     """As `SharedEncoderCritic`, with layer normalization in the hidden layers of the critics."""
+
+
+def _encoder(layers: tuple[nn.Module, int]) -> tuple[nn.Module, int]:
+    """The shared part of the layers, and the number of its features."""
+    module, _ = layers
+    return module.convolutions if isinstance(module, ImageLayers) else layers
 
 
 def _trunk(features: int) -> nn.Sequential:

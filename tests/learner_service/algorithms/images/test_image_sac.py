@@ -247,6 +247,30 @@ def test_learns_to_act_on_the_bright_side_of_an_image() -> None:
     assert np.abs(acted - 0.8 * wanted[:, None]).mean() < 0.3
 
 
+def test_critics_learn_from_pictures_that_differ_in_few_pixels() -> None:
+    """The place of a narrow bar is the reward. A unit of the encoder that becomes 0 for all pictures would stay so."""
+    algorithm = made(PIXELS, learning_rate=1e-3, random_shift=0)
+    rng, size = np.random.default_rng(0), 2 * BATCH
+
+    def pictures() -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+        places = rng.integers(2, 33, size)
+        bars = np.abs(np.arange(36) - places[:, None]) < 2
+        seen = np.where(bars[:, None, None, None, :], 200, 80) * np.ones((1, 3, 3, 36, 1))
+        return seen.astype(np.uint8), (places / 8 - 2).astype(np.float32)
+
+    errors = []
+    for _ in range(100):
+        seen, rewards = pictures()
+        batch = random_batch(rng, PIXELS, size).with_columns(
+            observations=seen,
+            bootstrap_observations=seen,
+            returns=rewards,
+            bootstrap_discounts=np.zeros(size, np.float32),
+        )
+        errors.append(algorithm.update(batch, ones(size)).loss / rewards.var())
+    assert np.mean(errors[-10:]) < 0.2
+
+
 @of_the_cpu
 def test_the_graph_of_the_policy_is_whole_and_computes_the_same() -> None:
     algorithm = made(PIXELS)
@@ -280,7 +304,7 @@ def test_the_policy_passes_the_gate(scheme: str) -> None:
     assert verdict.passed, verdict.reason
     in_integers = [layer.name for layer in emission.layers if layer.weights.startswith("int8")]
     convolutions = ["torso.0.0", "torso.0.2", "torso.0.4"]
-    others = ["torso.0.7", "torso.1.0.0", "torso.1.1", "torso.1.3"]
+    others = ["torso.1.0.0", "torso.1.1", "torso.1.3"]
     expected_layers = others if scheme == "int8" else [*convolutions, *others]
     assert in_integers == [*expected_layers, *(["head"] if scheme == "int8-weights" else [])]
 
