@@ -5,7 +5,7 @@ from importlib import import_module
 from inspect import getmembers, isfunction
 
 _MODULES = (
-    *("agents", "answers", "environments", "faults", "libraries", "memory", "normalized", "on_policy", "paper",),
+    *("agents", "answers", "environments", "faults", "libraries", "memory", "normalized", "on_policy", "paper"),
     *("pixels", "policies", "runs", "seeds", "services", "simulators", "stored_data", "zoo"),
 )
 

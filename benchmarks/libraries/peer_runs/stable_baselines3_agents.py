@@ -54,7 +54,8 @@ class TeamRows:
         Returns observations, rewards, ends and infos of all rows. The info of an end has the last observation.
         """
         observations, rewards = np.empty((self.rows, *self.observation_space.shape), np.float32), np.empty(self.rows)
-        ends, infos = np.zeros(self.rows, np.bool_), [{} for _ in range(self.rows)]
+        ends = np.zeros(self.rows, np.bool_)
+        infos: list[dict[str, Any]] = [{} for _ in range(self.rows)]
         for number, environment in enumerate(self._environments):
             first = number * len(self.agents)
             own = {agent: actions[first + index].item() for index, agent in enumerate(self.agents)}
