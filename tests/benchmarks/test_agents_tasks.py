@@ -12,6 +12,7 @@ import pytest
 from actorq.config.run_config import RunConfig
 from actorq.process import parse_arguments
 from benchmarks.environments.doors import best_return
+from benchmarks.harness import run_benchmark
 from benchmarks.libraries.peer_runs.rllib_agents import training
 from benchmarks.libraries.peer_runs.stable_baselines3_agents import TeamRows, arguments, team_returns
 from benchmarks.libraries.peers.actorq import actorq_command
@@ -304,4 +305,4 @@ def test_fewer_than_three_seeds_give_no_verdict_and_without_the_library_there_is
 def test_the_other_library_needs_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["agents"])
     with pytest.raises(SystemExit, match="--environments: expected a folder to install the other libraries in"):
-        agents.run_benchmark("", agents._flags, agents._measure)
+        run_benchmark("", agents._flags, agents._measure)

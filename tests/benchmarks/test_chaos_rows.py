@@ -20,6 +20,7 @@ from benchmarks.faults.chaos.environment import codes_of
 from benchmarks.faults.chaos.ledger import Ledger, judge
 from benchmarks.faults.chaos.rows import RowVerdict, judge_rows, judge_segment, row_targets
 from benchmarks.faults.chaos.team import AGENTS, LIVES, STEPS, CodedTeam, acting_at, places_of
+from benchmarks.harness import run_benchmark
 from learner_service.replay import ReplayStore
 from learner_service.replay.storage.columns import TERMINATED, TRUNCATED, VALID
 from sitegen.tables import faults
@@ -144,4 +145,4 @@ def test_the_page_shows_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_states_and_agents_are_not_checked_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["chaos", "--agents", "--memory", "gru"])
     with pytest.raises(SystemExit, match="--agents: expected --memory none"):
-        chaos.run_benchmark("", chaos._flags, chaos._measure)
+        run_benchmark("", chaos._flags, chaos._measure)
