@@ -41,7 +41,7 @@ class ImageLayers(nn.Sequential):
         """The layers before the linear layer, and the number of their features."""
         linear = self[-2]
         assert isinstance(linear, nn.Linear)
-        return nn.Sequential(*self[:-2]), linear.in_features
+        return nn.Sequential(*list(self)[:-2]), linear.in_features
 
 
 def image_layers(image: Image) -> tuple[nn.Module, int]:
