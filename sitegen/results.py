@@ -32,8 +32,8 @@ NEWER = {
 }
 # Results that a page has already, although their benchmark has not run yet.
 AWAITED = (
-    *("normalized", "memory", "memory_actor", "chaos_memory", "peers_memory"),
-    *("simulators", "serving", "stored_data", "pixels", "pixels_actor"),
+    *("normalized", "memory", "chaos_memory", "peers_memory"),
+    *("simulators", "serving", "stored_data", "pixels"),
     *("agents", "chaos_agents"),
 )
 NOT_MEASURED = "Not measured yet."
