@@ -20,6 +20,7 @@ from actor_service.environments import Environments, Step
 from actor_service.policies.policy import OnnxPolicy, load_policy
 from actorq.domain.limits import MAX_AGENT_RETURNS
 from actorq.domain.policy import Policy
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Exploration, Sampling
 from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import ActorQError, UnavailableError, UserError
@@ -120,18 +121,7 @@ class EvaluationEpisodes:
                     on_episode(episode)
         if on_picture is not None:
             on_picture(self._picture())
-        return Evaluation(
-            sequence=sequence,
-            policy_version=policy.descriptor.version,
-            learner_step=policy.descriptor.learner_step,
-            scheme=policy.descriptor.effective_scheme,
-            returns=tuple(episode.episode_return for episode in episodes),
-            lengths=tuple(episode.length for episode in episodes),
-            duration_s=time.monotonic() - started,
-            successes=successes_of(episodes),
-            agents=self.spec.agents,
-            agent_returns=tuple(each for episode in episodes for each in episode.agent_returns),
-        )
+        return evaluation_of(policy, episodes, sequence, time.monotonic() - started, self.spec)
 
     def close(self) -> None:
         """Release the environments."""
@@ -195,7 +185,25 @@ class EvaluationEpisodes:
         return [behavior_policy(self.spec, exploration, count, generator) for generator in generators]
 
 
-def successes_of(episodes: Sequence[Episode]) -> tuple[bool, ...]:
+def evaluation_of(
+    policy: OnnxPolicy, episodes: Sequence[Episode], sequence: int, duration_s: float, spec: EnvironmentSpec
+) -> Evaluation:
+    """The evaluation of a policy in these episodes. spec: of their environments."""
+    return Evaluation(
+        sequence=sequence,
+        policy_version=policy.descriptor.version,
+        learner_step=policy.descriptor.learner_step,
+        scheme=policy.descriptor.effective_scheme,
+        returns=tuple(episode.episode_return for episode in episodes),
+        lengths=tuple(episode.length for episode in episodes),
+        duration_s=duration_s,
+        successes=_successes(episodes),
+        agents=spec.agents,
+        agent_returns=tuple(each for episode in episodes for each in episode.agent_returns),
+    )
+
+
+def _successes(episodes: Sequence[Episode]) -> tuple[bool, ...]:
     """Whether each episode ended with success; empty unless all of them report it."""
     told = tuple(each.success for each in episodes if each.success is not None)
     return told if len(told) == len(episodes) else ()

@@ -11,8 +11,8 @@ gets another policy for each slice. "no policy" is the environments alone, with 
 
 Everything has one thread. Slices of all schemes take turns, in alternating order. A ratio compares the wall clock of
 neighboring slices, and a target is about the median over the turns. The targets are older than the first measurement.
-Other ratios have none: expected were 1.0 to 1.3 for the calls of int8, and for whole steps between 1.05 and 1.5 with
-int8-static, because pictures are drawn on the processor.
+Other ratios have no target. The expected ratio was 1.0 to 1.3 for the calls of int8. It was 1.05 to 1.5 for whole steps
+with int8-static, because the processor also draws the pictures.
 """
 
 import argparse

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from actor_service.external.acting.sizes import SizedPolicy
 from actor_service.policies.policy import OnnxPolicy
-from actor_service.roles.evaluation import successes_of
+from actor_service.roles.evaluation import evaluation_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import UnavailableError
@@ -97,16 +97,7 @@ class StreamEvaluation:
         episodes = self.marked.run(policy, self.episodes, stop)
         for episode in episodes:
             on_episode(episode)
-        return Evaluation(
-            sequence=sequence,
-            policy_version=policy.descriptor.version,
-            learner_step=policy.descriptor.learner_step,
-            scheme=policy.descriptor.effective_scheme,
-            returns=tuple(episode.episode_return for episode in episodes),
-            lengths=tuple(episode.length for episode in episodes),
-            duration_s=time.monotonic() - started,
-            successes=successes_of(episodes),
-        )
+        return evaluation_of(policy, episodes, sequence, time.monotonic() - started, self.spec)
 
     def close(self) -> None:
         """Nothing to release."""

@@ -115,9 +115,9 @@ class Door:
     def open(self, opening: wire.PlayOpening, reply: Callable[[Reply], None]) -> tuple[PlaySession, wire.PlayReady]:
         """Admit a simulator. The first one sets the spaces of all.
 
-        Raises InvalidInputError for spaces that no policy supports, ConflictError for another protocol and for other
-        spaces than those of the first simulator, ExhaustedError at a limit, and UnavailableError before the actor has
-        joined its run and when it ends.
+        Raises InvalidInputError for spaces that no policy supports. Raises ConflictError for another protocol, and for
+        spaces that differ from those of the first simulator. Raises ExhaustedError at a limit. Raises UnavailableError
+        before the actor has joined its run, and when the actor ends.
         """
         with self._changed:
             try:

@@ -105,7 +105,11 @@ def learn(task: str, environment: str, seed: int, episodes: int, period: int, sh
     # Not a dependency of this project: the run's environment has it.
     ray = importlib.import_module("ray")
     ray.init(num_cpus=len(os.sched_getaffinity(0)), include_dashboard=False, log_to_driver=False)
-    algorithm = _config(task, environment, seed, episodes).build_algo()
+    train(_config(task, environment, seed, episodes).build_algo(), period, share)
+
+
+def train(algorithm: Any, period: int, share: float) -> None:
+    """Train an algorithm without end, and tell its evaluations as often as EvaluationSchedule allows."""
     schedule = EvaluationSchedule(period, share)
     tell("started")
     while True:

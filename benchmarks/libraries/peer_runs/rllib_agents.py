@@ -14,13 +14,11 @@ import importlib
 import json
 import os
 import sys
-import time
 from typing import Any
 
 from benchmarks.libraries.peer_runs.lives import Lives, make
+from benchmarks.libraries.peer_runs.rllib import train
 from benchmarks.libraries.peer_runs.rllib_team import made
-from benchmarks.libraries.peer_runs.schedule import EvaluationSchedule
-from benchmarks.libraries.peer_runs.telling import tell
 
 _SAMPLERS = 2
 _POLICY, _TEAM = "shared", "team"
@@ -45,17 +43,7 @@ def learn(
     ray = importlib.import_module("ray")
     ray.init(num_cpus=max(_SAMPLERS, len(os.sched_getaffinity(0))), include_dashboard=False, log_to_driver=False)
     importlib.import_module("ray.tune").register_env(_TEAM, lambda _: made(environment, lives))
-    algorithm = _config(Lives(make(environment), lives), seed, episodes, settings).build_algo()
-    schedule = EvaluationSchedule(period, share)
-    tell("started")
-    while True:
-        steps = int(algorithm.train()["num_env_steps_sampled_lifetime"])
-        if schedule.is_due(steps):
-            began = time.monotonic()
-            mean_return = float(algorithm.evaluate()["env_runners"]["episode_return_mean"])
-            seconds = time.monotonic() - began
-            schedule.ended(steps, seconds)
-            tell("evaluated", environment_steps=steps, mean_return=mean_return, seconds=seconds)
+    train(_config(Lives(make(environment), lives), seed, episodes, settings).build_algo(), period, share)
 
 
 def _config(found: Lives, seed: int, episodes: int, settings: dict[str, Any]) -> Any:

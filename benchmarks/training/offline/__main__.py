@@ -1,4 +1,4 @@
-"""How many environment steps do recordings save, and are our offline algorithms as good as d3rlpy's?
+"""Compares runs with and without recorded transitions, and our offline algorithms with those of d3rlpy.
 
     python -m benchmarks.training.offline --task pendulum --environments peers --directory runs/offline \\
         --json benchmarks/results/stored_data.json

@@ -6,7 +6,7 @@ in int8-static.
 
 Targets, older than the first run: the worst seed's return on new episodes is at least 600, and the slowest run takes at
 most an hour. A balanced pole returns up to 880. A seed of DrQ's published curves (arXiv 2004.13649) returns 599 after
-80,000 physical steps, which are 10,000 updates with a batch of 512.
+80,000 physical steps. It then has made 10,000 updates with a batch of 512.
 
 Runs are kept in --directory, so that a measurement may continue later. Complete runs are not repeated. All must come
 from one commit on one machine.
