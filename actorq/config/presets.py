@@ -175,6 +175,7 @@ _OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
     # update of a small batch.
     ("sac", "DM Control pixels"): {
         **_PIXELS,
+        "learner": {"precision": "auto"},
         "sac": {
             **{"batch_size": 128, "learning_rate": 3e-4, "target_rate": 0.01, "initial_temperature": 0.1},
             **{"random_shift": 4, "shared_encoder": True},

@@ -444,8 +444,9 @@ class LearnerConfig(Settings):
     )
     precision: Literal["fp32", "bf16", "auto"] = Field(
         "fp32",
-        description="number format for products in wide hidden layers: fp32, bf16, or auto; auto is bf16 if the "
-        "hardware supports it and a measurement shows that it is faster; weights, losses and policies stay fp32",
+        description="number format for products in wide hidden layers and convolutions: fp32, bf16, or auto; auto is "
+        "bf16 if the hardware supports it and a measurement shows that it is faster; weights, losses and policies stay "
+        "fp32",
     )
     quantization_aware_after: Fraction | None = Field(
         None,

@@ -61,7 +61,8 @@ class AnyAlgorithm(Protocol):
         of `EnvironmentSpec.groups`.
     has_critic: whether the class supports `config.critic_leaves`; False without it. Its critics then see the
         environment `spec.for_critics`. Its policy sees `spec`, without `spec.critic_leaves`.
-    precision: precision of wide hidden layers, from networks.precision.use_precision. Without it the status shows fp32.
+    precision: of wide hidden layers and convolutions (networks.precision.use_precision). Without it the status shows
+        fp32.
     """
 
     name: str

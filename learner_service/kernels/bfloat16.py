@@ -1,4 +1,4 @@
-"""Copies of weights for products of wide hidden layers in bfloat16 (linear.py). The weights stay float32.
+"""Copies of weights for products in bfloat16 (linear.py, convolution.py). The weights stay float32.
 
 bfloat16 has the range of float32 and 8 bits of precision. GPUs, and processors with AVX512-BF16 or AMX, multiply
 bfloat16 faster and add the products in float32. The inputs and outputs of a layer are float32. With large products, the

@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from learner_service.kernels import bfloat16
 from learner_service.kernels.bfloat16 import Bfloat16Weight
+from learner_service.kernels.convolution import Conv2d
 from learner_service.kernels.sparse_products import ActiveWeights
 from learner_service.kernels.torch_private import Product, onednn_product, plain_product
 from learner_service.kernels.written_gradient import WrittenGradient, write
@@ -96,10 +97,14 @@ def in_columns(x: Tensor) -> Tensor:
 
 
 def row_limits(*modules: nn.Module) -> list[int]:
-    """Numbers of rows above which a dense layer uses another product, in ascending order. They include 2."""
+    """Numbers of rows from which a layer uses another product, in ascending order. They include 2."""
     # A single row has no standard deviation, and losses may divide by it.
     limits = {2}
-    for layer in (layer for module in modules for layer in module.modules() if isinstance(layer, Linear)):
+    for layer in (layer for module in modules for layer in module.modules()):
+        if isinstance(layer, Conv2d):
+            limits.add(layer.fewest_images)
+        if not isinstance(layer, Linear):
+            continue
         units, inputs = layer.weight.shape
         limits |= {_LARGE // (units * inputs) + 1, -(-_MANY_OUTPUTS // units), -(-_MANY_OUTPUTS // inputs)}
         limits.add(bfloat16.FEWEST_MULTIPLICATIONS // (units * inputs) + 1)

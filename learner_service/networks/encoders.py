@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from actorq.domain.leaves import Image, Leaf, places
 from actorq.domain.spaces import EnvironmentSpec
+from learner_service.kernels.convolution import Conv2d
 from learner_service.kernels.linear import Linear, keep_fp32
 
 # Logit or value of an illegal choice: far below all others.
@@ -55,8 +56,9 @@ def image_layers(image: Image) -> tuple[nn.Module, int]:
     convolutions, features = _NATURE if min(height, width) >= _SMALLEST else _SMALL
     layers: list[nn.Module] = [ChannelsFirst()] if image.layout == "channels-last" else []
     for units, kernel, stride in convolutions:
-        layers += [nn.Conv2d(channels, units, kernel, stride), nn.ReLU()]
-        channels, height, width = units, (height - kernel) // stride + 1, (width - kernel) // stride + 1
+        height, width = ((side - kernel) // stride + 1 for side in (height, width))
+        layers += [Conv2d(channels, units, kernel, stride, height * width), nn.ReLU()]
+        channels = units
     return ImageLayers(*layers, nn.Flatten(), Linear(channels * height * width, features), nn.ReLU()), features
 
 

@@ -12,6 +12,7 @@ import torch
 from actorq.config.run_config import RunConfig
 from actorq.timing import Clocks, time_calls
 from learner_service.kernels.bfloat16 import FEWEST_MULTIPLICATIONS, FEWEST_UNITS
+from learner_service.kernels.convolution import Conv2d
 from learner_service.kernels.linear import input_gradient, product, weight_gradient
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.networks import Linear, TwinCritic
@@ -85,7 +86,7 @@ def use_precision(
     has_bf16: Callable[[torch.device], bool] = has_instructions,
     measure: Callable[[Shape, torch.device], Seconds] = measure,
 ) -> Precision:
-    """Switch the wide hidden layers of an algorithm's networks to `learner.precision`.
+    """Switch the convolutions and wide hidden layers of an algorithm's networks to `learner.precision`.
 
     networks: all trained networks and their targets. Call once, after sparse layers have their masks.
 
@@ -102,14 +103,14 @@ def use_precision(
         for parameters in networks
         for module in parameters.modules
         for layer in module.modules()
-        if isinstance(layer, Linear | TwinCritic)
+        if isinstance(layer, Linear | TwinCritic | Conv2d)
     ]
-    shapes = [Shape(batch_size, *weight.shape[-1:-3:-1]) for layer, _ in layers for weight in layer.wide_weights()]
+    shapes = [shape for layer, _ in layers for shape in _shapes(layer, batch_size)]
     largest = max(shapes, key=prod, default=None)
     if largest is None or prod(largest) <= FEWEST_MULTIPLICATIONS:
         _log.info(
-            "learner.precision %s: using fp32, because bf16 needs a dense hidden layer with at least %d inputs and "
-            "units, and more than %d multiplications per batch",
+            "learner.precision %s: using fp32, because bf16 needs a convolution, or a dense hidden layer with at least "
+            "%d inputs and units, and more than %d multiplications per batch",
             *(asked, FEWEST_UNITS, FEWEST_MULTIPLICATIONS),
         )
         return "fp32"
@@ -118,6 +119,13 @@ def use_precision(
         for layer, vector in layers:
             layer.use_bfloat16(vector)
     return chosen
+
+
+def _shapes(layer: Linear | TwinCritic | Conv2d, batch_size: int) -> list[Shape]:
+    """The products of a layer that may be faster in bfloat16."""
+    if isinstance(layer, Conv2d):
+        return [Shape(batch_size * layer.positions, *layer.product)]
+    return [Shape(batch_size, *weight.shape[-1:-3:-1]) for weight in layer.wide_weights()]
 
 
 def _choose(

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.algorithms.trained import Minimizer
+from learner_service.kernels.convolution import Conv2d
 from learner_service.kernels.linear import keep_fp32
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.networks import Linear, TwinCritic, mlp
@@ -15,6 +16,7 @@ from learner_service.networks.twin import batched_mlps
 
 SPEC = EnvironmentSpec("Any-v0", ArraySpec((5,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), ())
 WIDTH, ROWS = 160, 400
+CHANNELS, IMAGES = 9, 16
 # A factor or product is rounded by 2^-9 of itself at most, and each result has three roundings behind it.
 CLOSE = 3 * 2.0**-9
 # A rounding switches the ReLU of half a percent of the units. The error of a gradient is the root of that share.
@@ -176,3 +178,41 @@ def test_batched_products_are_close_to_float32_too(critics: tuple[TwinCritic, Tw
     expected = batched_mlps(x, *critics[0].stacked)
     actual = batched_mlps(x, *critics[0].stacked, in_bfloat16=(False, True, True, False, False))
     assert 0 < error(actual, expected) < 2 * CLOSE
+
+
+def convolution() -> Conv2d:
+    torch.manual_seed(0)
+    return Conv2d(CHANNELS, 32, kernel=8, stride=4, positions=64)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_convolutions_are_close_to_float32_and_see_every_change(layout: torch.memory_format) -> None:
+    expected = convolution()
+    actual = copy.deepcopy(expected)
+    vector = FlatParameters(actual).vector
+    actual.use_bfloat16(vector)
+    results = []
+    for each in (expected, actual):
+        x = data(IMAGES, CHANNELS, 36, 36).contiguous(memory_format=layout).requires_grad_()
+        y = each(x)
+        (y * torch.arange(32).cos().view(-1, 1, 1)).sum().backward()
+        results.append([y, x.grad, *(parameter.grad for parameter in each.parameters())])
+        with torch.no_grad():
+            assert torch.equal(each(x), y)
+    for one, other in zip(results[1], results[0], strict=True):
+        assert one.dtype == torch.float32
+        assert error(one, other) < CLOSE
+    assert not torch.equal(results[1][0], results[0][0])
+    vector.mul_(2)
+    assert error(actual(x), 2 * results[1][0]) < CLOSE
+
+
+def test_few_images_and_copies_of_a_convolution_are_in_float32() -> None:
+    layer = convolution()
+    x = data(IMAGES, CHANNELS, 36, 36)
+    before = layer(x)
+    layer.use_bfloat16(FlatParameters(layer).vector)
+    few = layer.fewest_images - 1
+    assert torch.equal(layer(x[:few]), before[:few])
+    assert not torch.equal(layer(x), before)
+    assert torch.equal(copy.deepcopy(layer)(x), before)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
@@ -15,6 +16,7 @@ from actorq.errors import UserError
 from learner_service.algorithms import make_algorithm
 from learner_service.algorithms.base import Algorithm
 from learner_service.batch import Batch
+from learner_service.kernels.convolution import Conv2d
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.kernels.sparse_products import ActiveWeights
 from learner_service.networks import Linear, mlp
@@ -173,6 +175,13 @@ def test_fp32_is_the_default_and_logs_nothing(logged: pytest.LogCaptureFixture) 
 def test_a_measurement_is_of_both_precisions() -> None:
     seconds = measure(Shape(16, 128, 128), torch.device("cpu"))
     assert min(seconds) > 0
+
+
+def test_a_convolution_is_in_bf16_and_its_product_is_measured() -> None:
+    timer, layers = Timer(2.0, 1.0), nn.Sequential(Conv2d(9, 32, 8, 4, positions=400), nn.ReLU())
+    assert use_precision(config("auto"), BATCH, (FlatParameters(layers),), lambda _: True, timer) == "bf16"
+    assert timer.shapes == [(400 * BATCH, 576, 32)]
+    assert layers[0].bf16_weight is not None
 
 
 @pytest.mark.parametrize("precision", ["bf16", "auto"])

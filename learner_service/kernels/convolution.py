@@ -1,0 +1,76 @@
+"""Convolutions whose products may be in bfloat16, as those of wide linear layers (linear.py)."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from learner_service.kernels import bfloat16
+from learner_service.kernels.bfloat16 import Bfloat16Weight
+
+
+class Conv2d(nn.Conv2d):
+    """nn.Conv2d without padding. Parameters, initial values and exported graph are those of nn.Conv2d.
+
+    positions: of its output, height x width.
+    bf16_weight: the weight for products in bfloat16; None for products in float32.
+    """
+
+    bf16_weight: Bfloat16Weight | None = None
+
+    def __init__(self, channels: int, units: int, kernel: int, stride: int, positions: int) -> None:
+        super().__init__(channels, units, kernel, stride)
+        self.positions = positions
+
+    @property
+    def product(self) -> tuple[int, int]:
+        """Inputs and units of the convolution as a matrix product. Each image has `positions` rows."""
+        return math.prod(self.weight.shape[1:]), self.out_channels
+
+    @property
+    def fewest_images(self) -> int:
+        """The smallest number of images that is faster in bfloat16."""
+        return bfloat16.FEWEST_MULTIPLICATIONS // (self.positions * math.prod(self.product)) + 1
+
+    def use_bfloat16(self, vector: Tensor) -> None:
+        """Multiply in bfloat16 in later calls. vector: the vector that the parameters are views of."""
+        self.bf16_weight = Bfloat16Weight(vector)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """float32[B, channels, height, width] -> float32[B, units, ...]."""
+        # Keep torch's own operation while tracing, because compilers and exporters know it.
+        if self.bf16_weight is None or len(input) < self.fewest_images or torch.compiler.is_compiling():
+            return super().forward(input)
+        y: Tensor = _Convolution.apply(  # type: ignore[no-untyped-call]
+            input, self.weight, self.bias, self.bf16_weight.of(self.weight), self.stride
+        )
+        return y
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, copy: Tensor, stride: tuple[int, ...]) -> Tensor:
+        x = x.to(torch.bfloat16)
+        ctx.save_for_backward(x, copy)
+        ctx.stride = stride
+        # The bias is added in float32, as in linear layers.
+        return functional.conv2d(x, copy, None, stride).float().add_(bias.view(-1, 1, 1))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, copy = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        to_x, to_weight, _ = torch.ops.aten.convolution_backward(
+            gradient.to(torch.bfloat16),
+            *(x, copy, None, ctx.stride, (0, 0), (1, 1), False, (0, 0), 1, (needs_x, needs_weight, False)),
+        )
+        return (
+            to_x.float() if needs_x else None,
+            to_weight.float() if needs_weight else None,
+            gradient.sum((0, 2, 3)) if needs_bias else None,
+            *(None, None),
+        )
