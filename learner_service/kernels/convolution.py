@@ -15,25 +15,32 @@ from learner_service.kernels.bfloat16 import Bfloat16Weight
 class Conv2d(nn.Conv2d):
     """nn.Conv2d without padding. Parameters, initial values and exported graph are those of nn.Conv2d.
 
-    positions: of its output, height x width.
+    image: channels, height and width of its input.
     bf16_weight: the weight for products in bfloat16; None for products in float32.
     """
 
     bf16_weight: Bfloat16Weight | None = None
 
-    def __init__(self, channels: int, units: int, kernel: int, stride: int, positions: int) -> None:
-        super().__init__(channels, units, kernel, stride)
-        self.positions = positions
+    def __init__(self, image: tuple[int, int, int], units: int, kernel: int, stride: int) -> None:
+        super().__init__(image[0], units, kernel, stride)
+        self.image = image
 
     @property
-    def product(self) -> tuple[int, int]:
-        """Inputs and units of the convolution as a matrix product. Each image has `positions` rows."""
-        return math.prod(self.weight.shape[1:]), self.out_channels
+    def output(self) -> tuple[int, int, int]:
+        """Channels, height and width of its output."""
+        (kernel, _), (stride, _) = self.kernel_size, self.stride
+        height, width = ((side - kernel) // stride + 1 for side in self.image[1:])
+        return self.out_channels, height, width
+
+    @property
+    def multiplications(self) -> int:
+        """Of an image."""
+        return math.prod(self.output) * math.prod(self.weight.shape[1:])
 
     @property
     def fewest_images(self) -> int:
         """The smallest number of images that is faster in bfloat16."""
-        return bfloat16.FEWEST_MULTIPLICATIONS // (self.positions * math.prod(self.product)) + 1
+        return bfloat16.FEWEST_MULTIPLICATIONS // self.multiplications + 1
 
     def use_bfloat16(self, vector: Tensor) -> None:
         """Multiply in bfloat16 in later calls. vector: the vector that the parameters are views of."""

@@ -52,14 +52,14 @@ def image_layers(image: Image) -> tuple[nn.Module, int]:
 
     forward: float32[B, *image.shape] -> float32[B, features].
     """
-    channels, height, width = image.channels, image.height, image.width
-    convolutions, features = _NATURE if min(height, width) >= _SMALLEST else _SMALL
+    shape = image.channels, image.height, image.width
+    convolutions, features = _NATURE if min(shape[1:]) >= _SMALLEST else _SMALL
     layers: list[nn.Module] = [ChannelsFirst()] if image.layout == "channels-last" else []
     for units, kernel, stride in convolutions:
-        height, width = ((side - kernel) // stride + 1 for side in (height, width))
-        layers += [Conv2d(channels, units, kernel, stride, height * width), nn.ReLU()]
-        channels = units
-    return ImageLayers(*layers, nn.Flatten(), Linear(channels * height * width, features), nn.ReLU()), features
+        layer = Conv2d(shape, units, kernel, stride)
+        layers += [layer, nn.ReLU()]
+        shape = layer.output
+    return ImageLayers(*layers, nn.Flatten(), Linear(math.prod(shape), features), nn.ReLU()), features
 
 
 class Encoders(nn.Module):

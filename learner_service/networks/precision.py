@@ -3,8 +3,9 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from copy import deepcopy
 from math import prod
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 import torch
@@ -36,7 +37,56 @@ class Shape(NamedTuple):
     units: int
 
     def __str__(self) -> str:
-        return f"{self.rows} x {self.inputs} x {self.units}"
+        return f"a layer of {self.rows} x {self.inputs} x {self.units}"
+
+    @property
+    def multiplications(self) -> int:
+        """Of a forward pass."""
+        return prod(self)
+
+    def pass_of(self, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
+        """A call that computes the three products of a forward and a backward pass."""
+        generator = torch.Generator().manual_seed(0)
+        tensors = [
+            torch.randn(rows, columns, generator=generator).to(device)
+            for rows, columns in ((self.rows, self.inputs), (self.units, self.inputs), (self.rows, self.units))
+        ]
+
+        def multiply() -> None:
+            x, weight, gradient = (each.to(dtype) for each in tensors)
+            product(x, weight)
+            input_gradient(gradient, weight)
+            weight_gradient(gradient, x).float()
+
+        return multiply
+
+
+class Convolution(NamedTuple):
+    """A convolution of a batch of images. Its time is not that of the matrix product with as many multiplications."""
+
+    images: int
+    layer: Conv2d
+
+    def __str__(self) -> str:
+        kernel, units = "x".join(map(str, self.layer.kernel_size)), self.layer.out_channels
+        return f"a convolution of {self.images} images with {units} kernels of {kernel}"
+
+    @property
+    def multiplications(self) -> int:
+        """Of a forward pass."""
+        return self.images * self.layer.multiplications
+
+    def pass_of(self, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
+        """A call that computes a forward pass, and the gradients of images and kernels."""
+        layer = deepcopy(self.layer).to(device)
+        if dtype == torch.bfloat16:
+            layer.use_bfloat16(layer.weight.detach())
+        images = torch.rand(self.images, *layer.image, generator=torch.Generator().manual_seed(0)).to(device)
+        x = images.contiguous(memory_format=torch.channels_last).requires_grad_()
+        return lambda: torch.autograd.grad(layer(x).sum(), (x, layer.weight))
+
+
+Work = Shape | Convolution
 
 
 class Seconds(NamedTuple):
@@ -46,19 +96,8 @@ class Seconds(NamedTuple):
     bf16: float
 
 
-def measure(shape: Shape, device: torch.device) -> Seconds:
-    """Time the three products of a layer in each precision."""
-    generator = torch.Generator().manual_seed(0)
-    tensors = [
-        torch.randn(rows, columns, generator=generator).to(device)
-        for rows, columns in ((shape.rows, shape.inputs), (shape.units, shape.inputs), (shape.rows, shape.units))
-    ]
-
-    def multiply(dtype: torch.dtype) -> None:
-        x, weight, gradient = (each.to(dtype) for each in tensors)
-        product(x, weight)
-        input_gradient(gradient, weight)
-        weight_gradient(gradient, x).float()
+def measure(work: Work, device: torch.device) -> Seconds:
+    """Time a layer's forward and backward pass in each precision."""
 
     def finished() -> float:
         if device.type == "cuda":
@@ -67,7 +106,7 @@ def measure(shape: Shape, device: torch.device) -> Seconds:
 
     # With one CPU thread, CPU time excludes other work on the machine.
     one_thread = device.type == "cpu" and torch.get_num_threads() == 1
-    calls = {"fp32": partial(multiply, torch.float32), "bf16": partial(multiply, torch.bfloat16)}
+    calls = {"fp32": work.pass_of(torch.float32, device), "bf16": work.pass_of(torch.bfloat16, device)}
     return Seconds(**time_calls(calls, _BUDGET_S, Clocks() if one_thread else Clocks(cpu=finished)))
 
 
@@ -84,7 +123,7 @@ def use_precision(
     batch_size: int,
     networks: Sequence[FlatParameters],
     has_bf16: Callable[[torch.device], bool] = has_instructions,
-    measure: Callable[[Shape, torch.device], Seconds] = measure,
+    measure: Callable[[Work, torch.device], Seconds] = measure,
 ) -> Precision:
     """Switch the convolutions and wide hidden layers of an algorithm's networks to `learner.precision`.
 
@@ -105,9 +144,9 @@ def use_precision(
         for layer in module.modules()
         if isinstance(layer, Linear | TwinCritic | Conv2d)
     ]
-    shapes = [shape for layer, _ in layers for shape in _shapes(layer, batch_size)]
-    largest = max(shapes, key=prod, default=None)
-    if largest is None or prod(largest) <= FEWEST_MULTIPLICATIONS:
+    works = [work for layer, _ in layers for work in _works(layer, batch_size)]
+    largest = max(works, key=attrgetter("multiplications"), default=None)
+    if largest is None or largest.multiplications <= FEWEST_MULTIPLICATIONS:
         _log.info(
             "learner.precision %s: using fp32, because bf16 needs a convolution, or a dense hidden layer with at least "
             "%d inputs and units, and more than %d multiplications per batch",
@@ -121,19 +160,19 @@ def use_precision(
     return chosen
 
 
-def _shapes(layer: Linear | TwinCritic | Conv2d, batch_size: int) -> list[Shape]:
-    """The products of a layer that may be faster in bfloat16."""
+def _works(layer: Linear | TwinCritic | Conv2d, batch_size: int) -> list[Work]:
+    """The parts of a layer that may be faster in bfloat16."""
     if isinstance(layer, Conv2d):
-        return [Shape(batch_size * layer.positions, *layer.product)]
+        return [Convolution(batch_size, layer)]
     return [Shape(batch_size, *weight.shape[-1:-3:-1]) for weight in layer.wide_weights()]
 
 
 def _choose(
     asked: str,
-    largest: Shape,
+    largest: Work,
     device: torch.device,
     has_bf16: Callable[[torch.device], bool],
-    measure: Callable[[Shape, torch.device], Seconds],
+    measure: Callable[[Work, torch.device], Seconds],
 ) -> Precision:
     if asked == "auto" and not has_bf16(device):
         _log.info("learner.precision auto: fp32, because the %s has no bf16 instructions", _name(device))
@@ -151,7 +190,7 @@ def _choose(
         return "bf16"
     chosen: Precision = "bf16" if seconds.fp32 >= _WORTHWHILE * seconds.bf16 else "fp32"
     _log.info(
-        "learner.precision auto: %s; the products of a layer of %s take %.3g ms in fp32, %.3g ms in bf16",
+        "learner.precision auto: %s; the products of %s take %.3g ms in fp32, %.3g ms in bf16",
         *(chosen, largest, 1e3 * seconds.fp32, 1e3 * seconds.bf16),
     )
     return chosen

@@ -182,7 +182,7 @@ def test_batched_products_are_close_to_float32_too(critics: tuple[TwinCritic, Tw
 
 def convolution() -> Conv2d:
     torch.manual_seed(0)
-    return Conv2d(CHANNELS, 32, kernel=8, stride=4, positions=64)
+    return Conv2d((CHANNELS, 36, 36), units=32, kernel=8, stride=4)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])

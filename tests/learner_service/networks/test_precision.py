@@ -20,7 +20,15 @@ from learner_service.kernels.convolution import Conv2d
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.kernels.sparse_products import ActiveWeights
 from learner_service.networks import Linear, mlp
-from learner_service.networks.precision import Seconds, Shape, has_instructions, measure, use_precision
+from learner_service.networks.precision import (
+    Convolution,
+    Seconds,
+    Shape,
+    Work,
+    has_instructions,
+    measure,
+    use_precision,
+)
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 
 DISCRETE = EnvironmentSpec("Discrete-v0", ArraySpec((3,), "float32"), ArraySpec((), "int64"), sizes=(3,))
@@ -85,9 +93,9 @@ class Timer:
 
     def __init__(self, fp32: float, bf16: float) -> None:
         self.seconds = Seconds(fp32, bf16)
-        self.shapes: list[Shape] = []
+        self.shapes: list[Work] = []
 
-    def __call__(self, shape: Shape, device: torch.device) -> Seconds:
+    def __call__(self, shape: Work, device: torch.device) -> Seconds:
         self.shapes.append(shape)
         return self.seconds
 
@@ -177,11 +185,20 @@ def test_a_measurement_is_of_both_precisions() -> None:
     assert min(seconds) > 0
 
 
-def test_a_convolution_is_in_bf16_and_its_product_is_measured() -> None:
-    timer, layers = Timer(2.0, 1.0), nn.Sequential(Conv2d(9, 32, 8, 4, positions=400), nn.ReLU())
-    assert use_precision(config("auto"), BATCH, (FlatParameters(layers),), lambda _: True, timer) == "bf16"
-    assert timer.shapes == [(400 * BATCH, 576, 32)]
-    assert layers[0].bf16_weight is not None
+def test_a_convolution_is_measured_and_in_bf16() -> None:
+    layer = Conv2d((9, 84, 84), units=32, kernel=8, stride=4)
+    timer, parameters = Timer(2.0, 1.0), FlatParameters(nn.Sequential(layer, nn.ReLU()))
+    assert use_precision(config("auto"), BATCH, (parameters,), lambda _: True, timer) == "bf16"
+    assert timer.shapes == [Convolution(BATCH, layer)]
+    assert timer.shapes[0].multiplications == BATCH * 32 * 20 * 20 * 9 * 8 * 8
+    assert layer.bf16_weight is not None
+
+
+def test_a_measurement_of_a_convolution_leaves_it_as_it_is() -> None:
+    layer = Conv2d((3, 36, 36), units=32, kernel=8, stride=4)
+    assert min(measure(Convolution(16, layer), torch.device("cpu"))) > 0
+    assert layer.bf16_weight is None
+    assert layer.weight.grad is None
 
 
 @pytest.mark.parametrize("precision", ["bf16", "auto"])
