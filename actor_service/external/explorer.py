@@ -138,7 +138,8 @@ class SimulatorExplorer(Explorer):
         stored = tuple(name for name in explore.columns if name != "actions")
         transitions = run.segment_length * run.environments_per_actor
         form = SegmentForm(
-            spec, (*stored, *states), state_size_in(states), transitions, run.max_segment_bytes, run.segment_length
+            *(spec, (*stored, *states), state_size_in(states), transitions, run.max_segment_bytes, run.segment_length),
+            self._streams,
         )
         self._pace = PolicyPace(run.max_steps_per_policy, run.environments_per_actor, run.policy_patience_s)
         self._pace.set_most_steps(self._share)
@@ -149,6 +150,7 @@ class SimulatorExplorer(Explorer):
             bool(membership.exploration.sampling),
             self.door.wake,
             membership.resume_after_sequence,
+            self._streams,
         )
         marked = MarkedEpisodes()
         evaluated = Exploration((), (), sampling=run.evaluation_sampling)
@@ -218,6 +220,9 @@ class SimulatorExplorer(Explorer):
         if self._pace is not None:
             self._pace.set_most_steps(steps)
             self.door.wake()
+
+    def _streams(self) -> int:
+        return self.door.streams
 
     @property
     def _environment_steps(self) -> int:

@@ -97,5 +97,8 @@ def within_numbers(numbers: NDArray[Any]) -> NDArray[np.bool_]:
 def all_within_numbers(numbers: NDArray[Any]) -> bool:
     """Whether `within_numbers` holds for all numbers."""
     if numbers.size < _FEW_NUMBERS:
-        return all(-LARGEST_NUMBER <= number <= LARGEST_NUMBER for number in numbers.ravel().tolist())
+        for number in numbers.ravel().tolist():
+            if not -LARGEST_NUMBER <= number <= LARGEST_NUMBER:
+                return False
+        return True
     return bool(within_numbers(numbers).all())

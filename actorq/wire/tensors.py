@@ -30,11 +30,13 @@ _DATA_TYPES = {dtype: data_type for data_type, dtype in _DTYPES.items()}
 
 def tensor_to_proto(array: NDArray[Any]) -> tensor_pb2.Tensor:
     """Encode an array of any supported dtype in C order."""
-    dtype = array.dtype.newbyteorder("<") if array.dtype.byteorder == ">" else array.dtype
-    if dtype not in _DATA_TYPES:
-        raise InvalidInputError(f"tensor: dtype must be one of {_names()}, got {array.dtype}")
-    data = np.ascontiguousarray(array, dtype=dtype)
-    return tensor_pb2.Tensor(dtype=_DATA_TYPES[dtype], shape=array.shape, data=data.tobytes())
+    data_type = _DATA_TYPES.get(array.dtype)
+    if data_type is None:
+        array = array.astype(array.dtype.newbyteorder("<"))
+        if array.dtype not in _DATA_TYPES:
+            raise InvalidInputError(f"tensor: dtype must be one of {_names()}, got {array.dtype}")
+        data_type = _DATA_TYPES[array.dtype]
+    return tensor_pb2.Tensor(dtype=data_type, shape=array.shape, data=array.tobytes())
 
 
 def tensor_from_proto(message: tensor_pb2.Tensor) -> NDArray[Any]:

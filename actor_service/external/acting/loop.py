@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,11 +175,7 @@ class SimulatorActing:
     def _act(self, policy: SizedPolicy, chosen: Sequence[StreamEpisodes]) -> None:
         """Compute the actions of these streams, and send them."""
         exploring, greedy, evaluating = self._grouped(chosen)
-        before = (
-            {stream: stream.states for stream in chosen}
-            if not self.form.state_size
-            else {stream: stream.states.copy() for stream in chosen}
-        )
+        before = {each.stream: each.stream.states.copy() for each in exploring} if self.form.state_size else {}
         further: dict[StreamEpisodes, dict[str, NDArray[Any]]] = {}
         if exploring:
             if policy is not self._acting:
@@ -193,7 +190,7 @@ class SimulatorActing:
         span = PolicySpan(0, policy.descriptor.version, policy.descriptor.effective_scheme)
         for stream in {each.stream: None for each in exploring}:
             columns = further[stream]
-            stream.acted(columns, span, columns.pop("actions", stream.actions), before[stream])
+            stream.acted(columns, span, columns.pop("actions", stream.actions), before.get(stream, stream.states))
         scheme = policy.descriptor.effective_scheme
         self.door.answer([(stream.session, _answer_of(stream, scheme)) for stream in chosen])
 
@@ -201,15 +198,14 @@ class SimulatorActing:
         """The environments that explore, that a policy server answers, and that are evaluated."""
         exploring, greedy, evaluating = list[_Rows](), list[_Rows](), list[_Rows]()
         for stream in chosen:
-            marked = stream.evaluating
             if not stream.session.explore:
                 greedy.append(_Rows(stream, None))
-            elif not (count := np.count_nonzero(marked)):
+            elif not stream.evaluates:
                 exploring.append(_Rows(stream, None))
             else:
-                evaluating.append(_Rows(stream, marked))
-                if count < stream.session.count:
-                    exploring.append(_Rows(stream, ~marked))
+                evaluating.append(_Rows(stream, stream.evaluating))
+                if stream.explores:
+                    exploring.append(_Rows(stream, ~stream.evaluating))
         return exploring, greedy, evaluating
 
     def _compute(
@@ -252,21 +248,35 @@ def _scattered(
 ) -> dict[StreamEpisodes, dict[str, NDArray[Any]]]:
     """Give each stream its rows of a batch. Rows of a column that were not computed are 0."""
     columns: dict[StreamEpisodes, dict[str, NDArray[Any]]] = {}
-    start = 0
+    start, version = 0, policy.descriptor.version
     for stream, rows in parts:
-        mask: Any = slice(None) if rows is None else rows
-        stop = start + (stream.session.count if rows is None else int(np.count_nonzero(rows)))
-        stream.actions[mask] = actions[start:stop]
-        stream.versions[mask] = policy.descriptor.version
+        count = stream.session.count
+        if rows is None:
+            # Parts of the batch's arrays, because nothing changes these.
+            stop = start + count
+            stream.actions, stream.versions = actions[start:stop], _all_of(version, count)
+            own = {name: values[start:stop] for name, values in further.items()}
+        else:
+            stop = start + int(np.count_nonzero(rows))
+            stream.actions, stream.versions = stream.actions.copy(), stream.versions.copy()
+            stream.actions[rows], stream.versions[rows] = actions[start:stop], version
+            own = {name: np.zeros((count, *values.shape[1:]), values.dtype) for name, values in further.items()}
+            for name, values in further.items():
+                own[name][rows] = values[start:stop]
         if states is not None:
-            stream.states[mask] = states[start:stop]
-        own = columns.setdefault(stream, {})
-        for name, values in further.items():
-            own[name] = np.zeros((stream.session.count, *values.shape[1:]), values.dtype)
-            own[name][mask] = values[start:stop]
+            stream.states[slice(None) if rows is None else rows] = states[start:stop]
+        columns[stream] = own
         start = stop
     return columns
 
 
+@lru_cache(maxsize=256)
+def _all_of(version: int, count: int) -> NDArray[np.int64]:
+    """The version for each of `count` environments; read-only, because answers share it."""
+    versions = np.full(count, version, np.int64)
+    versions.setflags(write=False)
+    return versions
+
+
 def _answer_of(stream: StreamEpisodes, scheme: str) -> wire.PlayAnswer:
-    return wire.PlayAnswer(stream.actions.copy(), stream.versions.copy(), scheme, stream.evaluating.copy())
+    return wire.PlayAnswer(stream.actions, stream.versions, scheme, stream.evaluating)

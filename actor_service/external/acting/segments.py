@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,9 @@ from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Episode, PolicySpan, Segment
 
 _OLDEST = 255
+_LEAST_OLD_S, _MOST_SEGMENTS_PER_S = 1.0, 20.0
+# Columns with the values of a step.
+_NAMES = "actions", "rewards", "terminated", "truncated", "valid"
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class SegmentForm:
     further: names of the columns of the exploration, without "actions", and of states.
     state_size: numbers in a policy's state.
     transitions, max_bytes: of a segment at most; a credit of the learner is for so many transitions.
-    usual: steps after which a segment ends once it is `old_s` seconds old.
+    usual: steps after which a segment ends once it is `old_s` seconds old. streams: their number.
     """
 
     spec: EnvironmentSpec
@@ -36,7 +39,12 @@ class SegmentForm:
     transitions: int
     max_bytes: int
     usual: int
-    old_s: float = 1.0
+    streams: Callable[[], int] = lambda: 1
+
+    @property
+    def old_s(self) -> float:
+        """Seconds after which a segment is old: more with many streams, because each segment costs milliseconds."""
+        return max(_LEAST_OLD_S, self.streams() / _MOST_SEGMENTS_PER_S)
 
     def longest(self, environments: int) -> int:
         """Most steps of a segment of a stream with so many environments."""
@@ -54,11 +62,15 @@ class StreamSegments:
     def __init__(self, form: SegmentForm, environments: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._form, self._count, self._clock = form, environments, clock
         self._longest = form.longest(environments)
-        self._context_rows = form.spec.frame_stack - 1
         self._columns = [each for each in columns_of(form.spec, form.further) if each.per is Per.STEP]
         observed = form.spec.observations
-        self._newest = np.zeros((self._context_rows + 1, environments, *observed.shape), observed.dtype)
-        self._steps = 0
+        # The observations of a policy's stack: the newest one last.
+        blank = np.zeros((environments, *observed.shape), observed.dtype)
+        self._newest = deque([blank] * form.spec.frame_stack, maxlen=form.spec.frame_stack)
+        # The values of each step in the order of `_NAMES`, and of further columns by name. Short arrays are joined at
+        # the end, which takes less time than a write into long ones.
+        self._rows: list[tuple[NDArray[Any], ...]] = []
+        self._further: list[Mapping[str, NDArray[Any]]] = []
         self._acts = False
         # Whether the next segment follows the last one.
         self._follows = False
@@ -66,15 +78,13 @@ class StreamSegments:
     @property
     def steps(self) -> int:
         """Recorded steps of the segment that has not ended."""
-        return self._steps
+        return len(self._rows)
 
     def observed(self, observations: NDArray[Any]) -> None:
         """Record the observations before the next action, [n, *observation]."""
         if self._acts:
-            self._observations[self._context_rows + self._steps] = observations
-        if self._context_rows:
-            self._newest[:-1] = self._newest[1:]
-        self._newest[-1] = observations
+            self._observations.append(observations)
+        self._newest.append(observations)
 
     def acted(
         self,
@@ -88,15 +98,13 @@ class StreamSegments:
 
         span: the acting policy. lengths: int64[n], steps since each environment's reset. states: [n, S], before.
         """
-        if not self._steps:
+        if not self._rows:
             self._begin(lengths, states)
-        self._arrays["actions"][self._steps] = actions
-        for name, values in further.items():
-            self._arrays[name][self._steps] = values
+        self._action = actions, further
         last = self._spans[-1] if self._spans else None
         if last is None or (last.version, last.scheme) != (span.version, span.scheme):
             # The action may have no result, so it may belong to the step before the last `stepped`.
-            self._spans.append(replace(span, first_step=self._steps))
+            self._spans.append(replace(span, first_step=len(self._rows)))
         self._acts = True
 
     def stepped(self, arrival: Arrival, valid: NDArray[np.bool_], episodes: tuple[Episode, ...]) -> Segment | None:
@@ -107,55 +115,55 @@ class StreamSegments:
         if not self._acts:
             self.observed(arrival.observations)
             return None
-        step, arrays = self._steps, self._arrays
         rewards, terminated, truncated = arrival.rewards, arrival.terminated, arrival.truncated
         if np.count_nonzero(valid) < self._count:
             rewards, terminated, truncated = np.where(valid, rewards, 0.0), terminated & valid, truncated & valid
-        arrays["rewards"][step] = rewards
-        arrays["terminated"][step] = terminated
-        arrays["truncated"][step] = truncated
-        arrays["valid"][step] = valid
+        actions, further = self._action
+        self._rows.append((actions, rewards, terminated, truncated, valid))
+        self._further.append(further)
         if episodes:
             self._episodes += episodes
-        self._steps += 1
         self.observed(arrival.observations)
         self._acts = False
-        old = self._steps >= self._form.usual and self._clock() - self._begun_at >= self._form.old_s
-        return self.end() if old or self._steps == self._longest else None
+        steps = len(self._rows)
+        old = steps >= self._form.usual and self._clock() - self._begun_at >= self._form.old_s
+        return self.end() if old or steps == self._longest else None
 
     def end(self, cut: bool = False, gap: bool = False) -> Segment | None:
         """End the segment. None if it has no valid step. An action without a result is dropped.
 
         cut: mark the last step of running episodes as truncated. gap: the next segment does not follow this one.
         """
-        steps, self._steps, self._acts = self._steps, 0, False
+        rows, further, self._rows, self._further, self._acts = self._rows, self._further, [], [], False
+        steps = len(rows)
         follows, self._follows = self._follows, bool(steps) and not (cut or gap)
         if not steps:
             # Without steps, the next segment still follows the last one, unless there is a gap.
             self._follows = follows and not (cut or gap)
             return None
-        arrays = {name: values[:steps] for name, values in self._arrays.items()}
+        given = dict(zip(_NAMES, zip(*rows, strict=True), strict=True))
+        arrays = {
+            each.name: self._joined(given.get(each.name) or [of[each.name] for of in further], each.dtype)
+            for each in self._columns
+        }
         if not arrays["valid"].any():
             self._follows = False
             return None
         if cut:
             last = arrays["valid"][-1] & ~(arrays["terminated"][-1] | arrays["truncated"][-1])
             arrays["truncated"][-1] |= last
-        columns = {
-            "observations": self._observations[: self._context_rows + steps + 1],
-            **arrays,
-            **self._of_segment,
-        }
+        observations = self._joined(self._observations, self._form.spec.observations.dtype)
+        columns = {"observations": observations, **arrays, **self._of_segment}
         spans = tuple(span for span in self._spans if span.first_step < steps)
         return Segment(0, columns, spans, tuple(self._episodes), follows=follows)
 
+    def _joined(self, values: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+        """Arrays [n, ...] of T steps as [T, n, ...]."""
+        joined = np.concatenate(values).astype(dtype, copy=False)
+        return joined.reshape(len(values), self._count, *joined.shape[1:])
+
     def _begin(self, lengths: NDArray[np.int64], states: NDArray[np.float32]) -> None:
-        shape = self._longest, self._count
-        self._arrays = {each.name: np.empty((*shape, *each.shape), each.dtype) for each in self._columns}
-        rows = self._context_rows + self._longest + 1
-        observed = self._form.spec.observations
-        self._observations = np.empty((rows, self._count, *observed.shape), observed.dtype)
-        self._observations[: self._context_rows + 1] = self._newest
+        self._observations = [*self._newest]
         self._of_segment: dict[str, NDArray[Any]] = {"ages": np.minimum(lengths, _OLDEST).astype(np.uint8)}
         if self._form.state_size:
             self._of_segment[state_column(self._form.state_size)] = states.copy()
@@ -170,7 +178,9 @@ class Outbox:
 
     The acting loop never waits for the network: it explores only while `has_room`.
 
-    on_room: called when there is room again. sequence: number of the last segment that the learner has stored.
+    capacity: queued segments; at least one for each stream may wait, because many streams can end one at once.
+    on_room: called when there is room again. streams: their number.
+    sequence: number of the last segment that the learner has stored.
     sampled: explore only while the learner has granted credit, because on-policy data lose their value while they wait.
     """
 
@@ -180,6 +190,7 @@ class Outbox:
     sampled: bool
     on_room: Callable[[], None]
     sequence: int = 0
+    streams: Callable[[], int] = lambda: 1
     _items: deque[tuple[object, Segment]] = field(init=False, default_factory=deque)
 
     def __post_init__(self) -> None:
@@ -195,7 +206,7 @@ class Outbox:
     @property
     def has_room(self) -> bool:
         """Whether the streams may explore."""
-        return self._credit and len(self._items) < self.capacity
+        return self._credit and len(self._items) < max(self.capacity, self.streams())
 
     def put(self, stream: object, segment: Segment) -> None:
         """Queue a segment of a stream. Never waits."""
@@ -229,6 +240,9 @@ class Outbox:
             self.uploader.put(replace(segment, sequence=self.sequence, follows=follows), self.stop)
             before = stream
             with self._changed:
+                had_room = self.has_room
                 self._items.popleft()
                 self._credit = not self.sampled
-            self.on_room()
+            # The acting loop wakes only if it may wait: its thread would take the turn of the server's.
+            if self.has_room and not had_room:
+                self.on_room()

@@ -18,7 +18,8 @@ class StreamEpisodes:
 
     seen: the policy's observations before the next action, [n, ...]. states: [n, S], before the next action.
     places: int64[n], the numbers of its environments among those of all streams.
-    evaluating: bool[n], whether each episode is an evaluation. actions, versions: of the last answer, [n, ...].
+    evaluating: bool[n], whether each episode is an evaluation. actions, versions: of the last answer, [n, ...]. None of
+        the three is changed in place, because answers and segments keep them.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class StreamEpisodes:
         self.actions = np.zeros((count, *spec.actions.shape), spec.actions.dtype)
         self.versions = np.zeros(count, np.int64)
         self._stack = FrameStack(spec, count)
+        self._evaluations = 0
         self._lengths = np.zeros(count, np.int64)
         self._returns = np.zeros(count)
         # Whether the last ended episode of each environment was an evaluation.
@@ -44,41 +46,59 @@ class StreamEpisodes:
     @property
     def explores(self) -> bool:
         """Whether an answer gives training data: at least one exploring environment."""
-        return self.session.explore and bool(np.count_nonzero(self.evaluating) < self.session.count)
+        return self.session.explore and self._evaluations < self.session.count
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether at least one episode is an evaluation."""
+        return self._evaluations > 0
 
     def arrive(self, arrival: Arrival, send: Callable[[PlaySession, Segment], None]) -> int:
         """Record a step. Segments that end with it go to `send`. Returns the number of explored transitions."""
-        # The counts of flags decide what happens, because most steps begin and end nothing.
-        begins, ends = arrival.begins, arrival.terminated | arrival.truncated
-        some_begin, some_end = np.count_nonzero(begins) > 0, np.count_nonzero(ends) > 0
+        begins, ends, some_end = arrival.begins, arrival.ends, arrival.some_end
         self._lengths += 1
         self._returns += arrival.rewards
-        if some_begin:
+        evaluated, valid, steps = self._none, self._all, 0
+        if arrival.some_begin:
             self._lengths[begins] = 0
             self._returns[begins] = 0.0
             self.states[begins] = 0.0
-        evaluated = self.evaluating & ~begins if np.count_nonzero(self.evaluating) else self._none
-        steps = int(np.count_nonzero(evaluated))
-        valid = ~begins & ~evaluated if some_begin or steps else self._all
+            valid = ~begins
+        if self._evaluations:
+            evaluated = self.evaluating & ~begins
+            valid = valid & ~evaluated
+            steps = int(np.count_nonzero(evaluated))
+            self._marked.steps += steps
         episodes = self._ended(arrival, ends, evaluated) if some_end else ()
-        self._marked.steps += steps
         if self._segments is not None:
             segment = self._segments.stepped(arrival, valid, episodes)
             if segment is not None:
                 send(self.session, segment)
-        self._running = ~ends
+        self._running = ~ends if some_end else self._all
         if some_end:
             self._evaluated = np.where(ends, self.evaluating, self._evaluated)
-            self.evaluating &= ~ends
-        if self.session.explore and some_begin:
-            for index in np.flatnonzero(begins & ~self._evaluated):
-                self.evaluating[index] = self._marked.claim()
-            self._evaluated &= ~begins
-            if self._segments is not None and self.evaluating.all():
-                # Steps of an evaluation are no training data, so the stream records nothing until it explores again.
-                self._send(self._segments.end(gap=True), send)
+            self._mark(self.evaluating & ~ends)
+        if self.session.explore and arrival.some_begin:
+            self._claim(begins, send)
         self.seen = self._stack.push(arrival.observations, self._lengths)
-        return int(np.count_nonzero(valid)) if self.session.explore else 0
+        if not self.session.explore:
+            return 0
+        return self.session.count if valid is self._all else int(np.count_nonzero(valid))
+
+    def _claim(self, begins: NDArray[np.bool_], send: Callable[[PlaySession, Segment], None]) -> None:
+        """Make some of the episodes that begin an evaluation."""
+        evaluating = self.evaluating.copy()
+        for index in np.flatnonzero(begins & ~self._evaluated):
+            evaluating[index] = self._marked.claim()
+        self._mark(evaluating)
+        self._evaluated &= ~begins
+        if self._segments is not None and not self.explores:
+            # Steps of an evaluation are no training data, so the stream records nothing until it explores again.
+            self._send(self._segments.end(gap=True), send)
+
+    def _mark(self, evaluating: NDArray[np.bool_]) -> None:
+        self._evaluations = int(np.count_nonzero(evaluating))
+        self.evaluating = evaluating if self._evaluations else self._none
 
     def acted(self, further: Mapping[str, NDArray[Any]], span: PolicySpan, stored: NDArray[Any], before: Any) -> None:
         """Record the answer that an exploring stream gets now.
@@ -96,7 +116,7 @@ class StreamEpisodes:
 
     def leave(self, send: Callable[[PlaySession, Segment], None]) -> int:
         """End the stream. Its running episodes count as truncated. Returns their number."""
-        for _ in range(int(np.count_nonzero(self.evaluating))):
+        for _ in range(self._evaluations):
             self._marked.lost()
         if self._segments is not None:
             self._send(self._segments.end(cut=True), send)

@@ -21,7 +21,9 @@ class Arrival(NamedTuple):
     """A checked step of the n environments of a stream.
 
     observations: [n, *observation], as in segments. rewards: float64[n]. terminated, truncated: bool[n].
+    ends: bool[n], terminated or truncated.
     begins: bool[n], environments whose first observation of an episode this is; they have no reward and no flags.
+    some_end, some_begin: whether there are any. Most steps have none.
     successes: bool[n]; None if the simulator does not report success.
     """
 
@@ -29,7 +31,10 @@ class Arrival(NamedTuple):
     rewards: NDArray[np.float64]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
+    ends: NDArray[np.bool_]
     begins: NDArray[np.bool_]
+    some_end: bool
+    some_begin: bool
     successes: NDArray[np.bool_] | None
 
 
@@ -61,7 +66,6 @@ class PlaySession:
         self.arrived_at = 0.0
         self.answered_at = math.inf
         self._begins = np.ones(self.count, np.bool_)
-        # Whether an episode begins with the next step. Most steps begin none.
         self._some_begin = True
         self._steps = 0
 
@@ -74,7 +78,7 @@ class PlaySession:
             raise InvalidInputError(f"step {self._steps}: {error}") from None
 
     def _accept(self, step: wire.PlayStep) -> Arrival:
-        count, begins = self.count, self._begins
+        count, begins, some_begin = self.count, self._begins, self._some_begin
         for name in ("rewards", "terminated", "truncated", "successes"):
             values = getattr(step, name)
             if len(values) != count and not (name == "successes" and not len(values)):
@@ -82,7 +86,7 @@ class PlaySession:
                     f"step.{name}: expected one for each of {count} environments, got {len(values)}"
                 )
         rewards, terminated, truncated = step.rewards, step.terminated, step.truncated
-        if self._some_begin:
+        if some_begin:
             rewards, terminated, truncated = np.where(begins, 0.0, rewards), terminated & ~begins, truncated & ~begins
         if not all_within_numbers(rewards):
             environment = int(np.flatnonzero(~within_numbers(rewards))[0])
@@ -93,9 +97,9 @@ class PlaySession:
         ends = terminated | truncated
         observations = self.spaces.packed(step, count, ends)
         self._begins, self._some_begin = ends, bool(np.count_nonzero(ends))
-        return Arrival(
-            observations, rewards, terminated, truncated, begins, step.successes if len(step.successes) else None
-        )
+        successes = step.successes if len(step.successes) else None
+        flags = terminated, truncated, ends, begins, self._some_begin, some_begin
+        return Arrival(observations, rewards, *flags, successes)
 
     def is_quick(self, now: float, wait_s: float) -> bool:
         """Whether the next step probably comes within `wait_s` seconds of the last answer, and may still come."""

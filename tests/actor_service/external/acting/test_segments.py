@@ -50,7 +50,7 @@ def of_a_stream(count: int, steps: int, frame_stack: int, state_size: int) -> li
     """The same, with the environments as a simulator."""
     spec = replace(SPEC, frame_stack=frame_stack)
     simulator, poles = Simulator(door(), opening(count, frame_stack=frame_stack)), CartPoles(count, SEED)
-    shape = form(spec, LENGTH * count, state_size, old_s=1_000.0)
+    shape = form(spec, LENGTH * count, state_size, streams=lambda: 20_000)
     stream = StreamEpisodes(simulator.session, shape, np.arange(count), MarkedEpisodes())
     policy = load_policy(
         recurrent_policy(state_size, 4) if state_size else random_policy(4 * frame_stack, 2, seed=frame_stack),
@@ -111,11 +111,19 @@ def play(session: PlaySession, segments: StreamSegments, steps: int, value: floa
     return found
 
 
-def test_a_segment_ends_when_it_is_old_but_not_before_it_has_the_usual_steps() -> None:
+@pytest.mark.parametrize(("streams", "old_s"), [(1, 1.0), (20, 1.0), (200, 10.0)])
+def test_a_segment_ends_when_it_is_old_but_not_before_it_has_the_usual_steps(streams: int, old_s: float) -> None:
     clock = ManualClock()
-    session, segments = segments_of(clock=clock)
+    session, segments = segments_of(clock=clock, transitions=100, streams=lambda: streams)
     play(session, segments, 2)
-    clock.now += 5.0
+    clock.now += 0.9 * old_s
+    assert play(session, segments, 4) is None
+    clock.now += 0.2 * old_s
+    found = play(session, segments, 1)
+    assert found is not None
+    session, segments = segments_of(clock=clock, transitions=100, streams=lambda: streams)
+    play(session, segments, 2)
+    clock.now += 5 * old_s
     assert play(session, segments, 2) is None
     found = play(session, segments, 1)
     assert found is not None
@@ -198,8 +206,10 @@ def segment() -> Segment:
     return replace(found, follows=True)
 
 
-def outbox(uploads: Any, room: threading.Semaphore, sampled: bool = False, sequence: int = 0) -> Outbox:
-    box = Outbox(uploads, threading.Event(), 1, sampled, room.release, sequence)
+def outbox(
+    uploads: Any, room: threading.Semaphore, sampled: bool = False, sequence: int = 0, streams: int = 1
+) -> Outbox:
+    box = Outbox(uploads, threading.Event(), 1, sampled, room.release, sequence, lambda: streams)
     box.start()
     return box
 
@@ -228,6 +238,21 @@ def test_streams_wait_while_segments_wait_for_the_uploader() -> None:
     box.close(DEADLINE_S)
 
 
+def test_each_stream_may_have_a_waiting_segment() -> None:
+    uploads, room = Uploads(), threading.Semaphore(0)
+    box = outbox(uploads, room, streams=3)
+    for number in range(3):
+        assert box.has_room, number
+        box.put(object(), segment())
+    assert not box.has_room
+    for _ in range(3):
+        uploads.passes.release()
+        uploads.items.get(timeout=DEADLINE_S)
+    box.close(DEADLINE_S)
+    assert room.acquire(blocking=False)
+    assert not room.acquire(blocking=False), "only the first of the three segments made room"
+
+
 def test_with_drawn_actions_streams_explore_only_with_credit() -> None:
     uploads, room = Uploads(), threading.Semaphore(0)
     box = outbox(uploads, room, sampled=True)
@@ -238,7 +263,6 @@ def test_with_drawn_actions_streams_explore_only_with_credit() -> None:
     box.put(object(), segment())
     uploads.passes.release()
     uploads.items.get(timeout=DEADLINE_S)
-    assert room.acquire(timeout=DEADLINE_S)
     assert not box.has_room
     box.close(DEADLINE_S)
 
