@@ -29,7 +29,7 @@ class Cell(nn.Module):
     """One step of a recurrent network.
 
     features: number of inputs. units: number of outputs, U. state_size: numbers in a state, S. A state of zeros begins
-    an episode.
+    an episode. horizon: steps after which a new cell has forgotten a value.
     """
 
     gates: ClassVar[int]
@@ -38,20 +38,30 @@ class Cell(nn.Module):
     """Arrays of U numbers in a state."""
     keeps: ClassVar[int]
     """The gate that keeps the state."""
+    writes: ClassVar[tuple[int, ...]] = ()
+    """The gates that write to the state, if they do not depend on the one that keeps it."""
 
-    def __init__(self, features: int, units: int) -> None:
+    def __init__(self, features: int, units: int, horizon: int) -> None:
         super().__init__()
-        self.units, self.state_size = units, self.parts * units
+        self.units, self.state_size, self.horizon = units, self.parts * units, horizon
         self.input, self.recurrent = Linear(features, self.gates * units), Linear(units, self.gates * units)
         self.favor_memory()
 
     def favor_memory(self) -> None:
-        """Add 1 to the bias of the gate that keeps the state, so that a new cell forgets slowly.
+        """Raise the bias of the gate that keeps the state, so that new units forget within 1 to `horizon` steps.
 
-        Jozefowicz et al., "An Empirical Exploration of Recurrent Network Architectures", ICML 2015, section 5.
+        Tallec and Ollivier, "Can recurrent neural networks warp time?", ICLR 2018 (arXiv 1804.11188), section 2.1: a
+        bias of log(u - 1) keeps a unit's value for about u steps.
         """
         with torch.no_grad():
-            self.input.bias[self.keeps * self.units : (self.keeps + 1) * self.units] += 1.0
+            kept = torch.empty(self.units).uniform_(1.0, max(1.0, self.horizon - 1.0)).log_()
+            self.rows(self.input.bias, self.keeps).add_(kept)
+            for gate in self.writes:
+                self.rows(self.input.bias, gate).sub_(kept)
+
+    def rows(self, values: Tensor, gate: int) -> Tensor:
+        """The values of one gate, of a bias or weight with the rows of all gates."""
+        return values[gate * self.units : (gate + 1) * self.units]
 
     def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Make one step: float32[B, features], float32[B, S] -> the output float32[B, U], the next state [B, S]."""
@@ -119,7 +129,7 @@ class LSTM(Cell):
     The layers have the rows i, f, o, g. The output is h'. The state is h' followed by c'.
     """
 
-    gates, parts, keeps = 4, 2, 1
+    gates, parts, keeps, writes = 4, 2, 1, (0,)
 
     def combine(self, product: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """See `Cell`."""
@@ -140,7 +150,7 @@ def make_cell(memory: MemoryConfig, features: int) -> Cell | None:
     if not memory:
         return None
     kinds: dict[str, type[Cell]] = {"gru": GRU, "lstm": LSTM}
-    return kinds[memory.kind](features, memory.units)
+    return kinds[memory.kind](features, memory.units, memory.sequence_length)
 
 
 def _parameters(layer: nn.Linear) -> tuple[Tensor, Tensor]:

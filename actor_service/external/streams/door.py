@@ -57,7 +57,8 @@ class Door:
     `answer`. A stream that neither sends nor receives is in no queue, so no other stream waits for it.
 
     post: calls a function on the server's thread, at once if that is this thread. Set before the first stream.
-    soon: calls a function on the server's thread after the steps that it is about to read; None without a server.
+    soon: calls a function on the server's thread after the steps that it is about to read; None without a server. Not
+        used once all streams have sent a step.
     helper: answers the steps on the server's thread if that is quick, so that no thread needs to wake; None without
         one. Returns whether it has answered.
     refused: number of refused streams. problem: the newest reason why a stream was refused or ended early.
@@ -183,12 +184,17 @@ class Door:
                 self._first_at = now
             arrivals.append((session, arrival))
             self._expected.discard(session)
-            if self.helper is not None and self.soon is not None:
+            if self.helper is None or self.soon is None:
+                if len(arrivals) == 1 or not self._expected:
+                    self._changed.notify_all()
+                return
+            if len(arrivals) < len(self._sessions):
                 if not self._help_comes:
                     self._help_comes = True
                     self.soon(self._help)
-            elif len(arrivals) == 1 or not self._expected:
-                self._changed.notify_all()
+                return
+        # No further stream can come.
+        self._help()
 
     def _help(self) -> None:
         self._help_comes = False

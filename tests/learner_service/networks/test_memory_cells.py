@@ -29,7 +29,7 @@ def sequence(cell: Cell) -> tuple[Tensor, Tensor, Tensor]:
 
 def test_the_gru_computes_as_pytorch() -> None:
     torch.manual_seed(0)
-    cell, reference = GRU(F, U), nn.GRUCell(F, U)
+    cell, reference = GRU(F, U, T), nn.GRUCell(F, U)
     copy(cell, reference, [0, 1, 2])
     features, state = torch.randn(B, F), torch.randn(B, U)
     output, following = cell.step(features, state)
@@ -39,7 +39,7 @@ def test_the_gru_computes_as_pytorch() -> None:
 
 def test_the_lstm_computes_as_pytorch() -> None:
     torch.manual_seed(0)
-    cell, reference = LSTM(F, U), nn.LSTMCell(F, U)
+    cell, reference = LSTM(F, U, T), nn.LSTMCell(F, U)
     # PyTorch's rows are i, f, g, o.
     copy(cell, reference, [0, 1, 3, 2])
     features, hidden, kept = torch.randn(B, F), torch.randn(B, U), torch.randn(B, U)
@@ -121,9 +121,25 @@ def test_a_replaced_layer_is_called_at_each_step(cell: Cell) -> None:
     assert len(calls) == T
 
 
-def test_a_new_cell_keeps_its_state(cell: Cell) -> None:
-    for bias, gate in ((cell.input.bias, cell.keeps), (cell.recurrent.bias, cell.keeps)):
-        rows = bias.detach().view(cell.gates, U).mean(1)
-        others = [rows[each] for each in range(cell.gates) if each != gate]
-        if bias is cell.input.bias:
-            assert all(rows[gate] > other + 0.5 for other in others)
+def test_a_new_cell_forgets_within_1_step_to_a_whole_sequence(cell: Cell) -> None:
+    torch.manual_seed(0)
+    made = type(cell)(F, 512, horizon=50)
+    before = made.input.bias.detach().clone()
+    made.input.bias.data.zero_()
+    made.favor_memory()
+    bias = made.input.bias.detach()
+    lifetimes = 1 / (1 - torch.sigmoid(made.rows(bias, made.keeps)))
+    torch.testing.assert_close(
+        lifetimes.quantile(torch.tensor([0.0, 0.5, 1.0])), torch.tensor([2.0, 26, 50]), atol=2, rtol=0
+    )
+    for gate in set(range(made.gates)) - {made.keeps}:
+        sign = -1.0 if gate in made.writes else 0.0
+        torch.testing.assert_close(made.rows(bias, gate), sign * made.rows(bias, made.keeps))
+    assert made.rows(before, made.keeps).mean() > 2
+
+
+def test_memory_for_a_single_step_changes_nothing(cell: Cell) -> None:
+    made = type(cell)(F, U, horizon=1)
+    made.input.bias.data.zero_()
+    made.favor_memory()
+    assert not made.input.bias.any()

@@ -109,6 +109,27 @@ def test_steps_of_quick_simulators_become_one_batch() -> None:
     assert {session for session, _ in taken[0].arrivals} == {first.session, second.session}
 
 
+def test_the_servers_thread_helps_at_once_when_all_streams_have_sent_a_step() -> None:
+    at, helped, later = door(), list[int](), list[Any]()
+    at.soon = later.append
+
+    def helper() -> bool:
+        helped.append(len(at.taken().arrivals))
+        return True
+
+    at.helper = helper
+    first = Simulator(at)
+    first.offer(step())
+    assert (helped, later) == ([1], [])
+    second = Simulator(at)
+    first.offer(step())
+    assert (helped, len(later)) == ([1], 1)
+    second.offer(step())
+    assert (helped, len(later)) == ([1, 2], 1)
+    later.pop()()
+    assert helped == [1, 2, 0]
+
+
 def test_nobody_waits_for_a_simulator_that_has_stopped() -> None:
     clock = ManualClock()
     at = Door(ExternalConfig(batch_wait_ms=1_000), clock)
