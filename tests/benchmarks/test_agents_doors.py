@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from actor_service.environments import make_environments
 from actorq.domain.leaves import ACTION_MASK
@@ -157,6 +158,53 @@ def test_each_life_is_an_agent_of_its_own_for_other_libraries() -> None:
     for seed in range(20):
         _, counts = played(lives, lambda seen: int(seen["action_mask"].argmax()), seed)
         assert sum(counts.values()) > 0
+
+
+class Relay:
+    """Two agents in turn: each acts once, leaves with its step, and the other one comes with the same step."""
+
+    possible_agents = ("left", "right")
+
+    def __init__(self) -> None:
+        self.agents: list[str] = []
+        self.taken: list[dict[str, int]] = []
+
+    def observation_space(self, agent: str) -> spaces.Box:
+        return spaces.Box(0.0, 9.0, (1,), np.float32)
+
+    def action_space(self, agent: str) -> spaces.Discrete:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.agents = ["left"]
+        return {"left": np.zeros(1)}, {}
+
+    def step(self, actions: dict[str, int]) -> tuple[dict[str, Any], ...]:
+        (acting,) = actions
+        self.taken.append(actions)
+        self.agents = [] if len(self.taken) == 4 else ["left" if acting == "right" else "right"]
+        seen = {agent: np.full(1, float(len(self.taken))) for agent in (acting, *self.agents)}
+        return seen, {acting: 1.0}, {acting: True}, {acting: False}, {}
+
+
+def test_a_life_ends_a_step_later_if_all_end_while_others_begin() -> None:
+    relay = Relay()
+    lives = Lives(relay, 2)
+    known, done, observations = set[str](), set[str](), lives.reset()[0]
+    total = 0.0
+    for _ in range(4):
+        known |= {*observations}
+        waiting = {*observations} - done
+        observations, rewards, terminated, truncated, _ = lives.step(dict.fromkeys(waiting, 0))
+        done |= {name for name, ends in terminated.items() if ends and name != ALL}
+        total += sum(rewards.values())
+        assert not any(truncated.values())
+        # As RLlib decides that an episode is over.
+        assert terminated[ALL] or not known <= done
+    assert terminated[ALL]
+    assert total == 4
+    assert done == {"left", "right", "left#1", "right#1"}
+    assert [list(each) for each in relay.taken] == [["left"], ["right"], ["left"], ["right"]]
 
 
 def test_another_library_makes_the_same_environment_from_its_id() -> None:

@@ -18,12 +18,17 @@ class Lives:
     The second life of an agent `north` is the agent `north#1`. Observations with a mask have the form of RLlib's
     examples of masked actions: `observations` and `action_mask`, both of float32.
 
+    RLlib ends an episode when the lives of all agents that it knows end with one step, although others begin with it.
+    One of the lives then ends a step later, with the same observation, without a reward, and its action has no effect.
+
     lives: the most lives of an agent in an episode. names: all agents.
     """
 
     def __init__(self, environment: Any, lives: int) -> None:
         self._environment = environment
         self._lives: dict[str, int] = {}
+        # The name, the last observation and the flags of a life that ends a step later.
+        self._late: tuple[str, Any, bool, bool] | None = None
         self.names = [_name(agent, life) for agent in environment.possible_agents for life in range(lives)]
         first = environment.possible_agents[0]
         self.observations = _space(environment.observation_space(first))
@@ -37,7 +42,7 @@ class Lives:
     def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
         """Begin an episode. Returns observations and infos."""
         observations, _ = self._environment.reset(seed=seed)
-        self._lives = dict.fromkeys(observations, 0)
+        self._lives, self._late = dict.fromkeys(observations, 0), None
         found = {self._now(agent): _seen(each) for agent, each in observations.items()}
         return found, {name: {} for name in found}
 
@@ -49,6 +54,14 @@ class Lives:
         found = {self._now(agent): _seen(observations[agent]) for agent in acting}
         flags = [{self._now(agent): bool(each[agent]) for agent in acting} for each in (terminated, truncated)]
         own_rewards = {self._now(agent): float(rewards[agent]) for agent in acting}
+        late, self._late = self._late, None
+        if self._environment.agents and not {*acting} & {*self._environment.agents}:
+            name = self._now(acting[0])
+            self._late = (name, found[name], *(each[name] for each in flags))
+            flags[0][name] = flags[1][name] = False
+        if late is not None:
+            name, seen, *ends = late
+            found[name], flags[0][name], flags[1][name], own_rewards[name] = seen, *ends, 0.0
         for agent in self._environment.agents:
             if agent not in acting:
                 self._lives[agent] = self._lives.get(agent, -1) + 1

@@ -6,6 +6,7 @@
 - It scales advantages over the whole rollout, ActorQ in each minibatch.
 - Its Adam has another epsilon, and first weights are its own.
 - It waits for a rollout before it learns, and for the new policy before the next rollout. Two processes sample.
+- If all present agents leave when others come, one of them leaves a step later (`lives.py`).
 
 Masks are those of RLlib's example rllib/examples/rl_modules/action_masking_rl_module.py.
 """
