@@ -13,7 +13,7 @@ from actorq.transport.errors import MALFORMED, abort
 from actorq.transport.floods import Traffic
 from actorq.transport.payload.checksums import SealedCall
 from actorq.transport.quota import Quota
-from actorq.transport.security.access import Gate
+from actorq.transport.security.access import Gate, OpenStream
 
 _OWN_SERVICES = ("/actorq.", "/externalscaler.")
 # Health is answered even at the limit of open calls, because it must not depend on a service's callers.
@@ -120,32 +120,39 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             except (Exception, asyncio.CancelledError) as error:
                 await self._abort(context, method, error)
 
-        async def stream(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        async def streamed(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
             try:
-                self._begin(method, streaming, context, received)
+                stream = self._begin(method, streaming, context, received)
                 async for response in inner(checked(request, streams_in), context):
+                    if stream is None:
+                        yield response
+                        continue
+                    stream.writes = True
                     yield response
+                    stream.check()
             except (Exception, asyncio.CancelledError) as error:
                 await self._abort(context, method, error)
 
         # Health's Watch writes to its context instead of yielding.
-        return stream if inspect.isasyncgenfunction(inner) else call
+        return streamed if inspect.isasyncgenfunction(inner) else call
 
-    def _begin(self, method: str, streaming: bool, context: grpc.aio.ServicerContext, received: "_Received") -> None:
-        """Count a call and admit it. Raises an error of the domain if the call is not admitted."""
+    def _begin(
+        self, method: str, streaming: bool, context: grpc.aio.ServicerContext, received: "_Received"
+    ) -> OpenStream | None:
+        """Count a call and admit it; None without a gate. Raises an error of the domain if the call is not admitted."""
         if (handler := asyncio.current_task()) is not None:
             self._handlers.add(handler)
             handler.add_done_callback(self._handlers.discard)
         if method.startswith(_OWN_SERVICES):
             self._counts.follow(method, streaming, context)
-        if self._gate is not None:
-            self._gate.admit(method, streaming, context)
+        admitted = None if self._gate is None else self._gate.admit(method, streaming, context)
         received.begin(context)
         if method != _FREE_METHOD:
             peer = context.peer()
             self._open_calls.acquire(peer)
             # A `finally` would be too late, because a canceled call leaves its generator to the garbage collector.
             context.add_done_callback(lambda _: self._open_calls.release(peer))
+        return admitted
 
     async def _abort(self, context: grpc.aio.ServicerContext, method: str, error: BaseException) -> None:
         reason = error if self._gate is None else self._gate.reason(error)

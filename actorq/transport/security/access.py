@@ -14,6 +14,8 @@ from actorq.transport.security.roles import allowed_roles
 
 # Seconds between checks of open streams against the deny list.
 _PERIOD_S = 1.0
+# Checks after which a stream ends although its peer reads nothing.
+_MOST_CHECKS = 5
 # Maximum number of certificates with a cached identity.
 _MOST_REMEMBERED = 4096
 
@@ -37,6 +39,26 @@ class Access:
         return [("grpc.max_connection_age_ms", age_ms), ("grpc.max_connection_age_grace_ms", max(1, age_ms // 12))]
 
 
+@dataclass
+class OpenStream:
+    """An open stream with the identity of its certificate.
+
+    writes: whether its handler has yielded a message that is not sent yet. gRPC cannot send a status after a write that
+        was cancelled, so the client would wait for its own deadline.
+    checks: number of checks since its certificate was denied.
+    """
+
+    identity: Identity
+    writes: bool = False
+    checks: int = 0
+
+    def check(self) -> None:
+        """Raises DeniedError if the certificate was denied during a write."""
+        self.writes = False
+        if self.checks:
+            raise _denied(self.identity)
+
+
 class Gate:
     """Refuses calls that their certificate does not allow. Runs on the event loop.
 
@@ -48,10 +70,13 @@ class Gate:
         self._run = access.run
         self._denied = DenyList(access.deny)
         self._identities: dict[tuple[bytes, ...], Identity] = {}
-        self._streams: dict[asyncio.Task[Any], Identity] = {}
+        self._streams: dict[asyncio.Task[Any], OpenStream] = {}
 
-    def admit(self, path: str, streaming: bool, context: grpc.aio.ServicerContext) -> None:
-        """Admit a call of the current task. Raises DeniedError when its certificate does not allow the call."""
+    def admit(self, path: str, streaming: bool, context: grpc.aio.ServicerContext) -> OpenStream:
+        """Admit a call of the current task. Raises DeniedError when its certificate does not allow the call.
+
+        A handler that yields messages sets `writes` of the result before each, and calls its `check` after each.
+        """
         identity = self._identity(context.auth_context())
         if identity.run != self._run:
             raise DeniedError(
@@ -64,28 +89,31 @@ class Gate:
             others = f"only {', '.join(sorted(allowed))}" if allowed else "nobody"
             service, _, rpc = path.rpartition("/")
             raise DeniedError(f"{identity.role} may not call {service.rpartition('.')[2]}.{rpc}: {others} may")
-        task = asyncio.current_task()
+        task, stream = asyncio.current_task(), OpenStream(identity)
         if streaming and task is not None:
-            self._streams[task] = identity
+            self._streams[task] = stream
             # A `finally` would be too late, because a canceled call leaves its generator to the garbage collector.
             context.add_done_callback(lambda _: self._streams.pop(task, None))
+        return stream
 
     def reason(self, error: BaseException) -> BaseException:
         """The reason why the current task's call ended with `error`. `watch` may have caused a cancellation."""
         task = asyncio.current_task()
-        identity = self._streams.get(task) if task is not None and isinstance(error, asyncio.CancelledError) else None
-        if task is None or identity is None or identity.serial not in self._denied:
+        stream = self._streams.get(task) if task is not None and isinstance(error, asyncio.CancelledError) else None
+        if task is None or stream is None or stream.identity.serial not in self._denied:
             return error
         task.uncancel()
-        return _denied(identity)
+        return _denied(stream.identity)
 
     async def watch(self) -> None:
         """End the streams of denied certificates. Runs as long as the server."""
         while True:
             await asyncio.sleep(_PERIOD_S)
-            for task, identity in list(self._streams.items()):
-                if identity.serial in self._denied:
-                    task.cancel()
+            for task, stream in list(self._streams.items()):
+                if stream.identity.serial in self._denied:
+                    stream.checks += 1
+                    if not stream.writes or stream.checks > _MOST_CHECKS:
+                        task.cancel()
 
     def _identity(self, authentication: dict[str, Any]) -> Identity:
         key = (*authentication.get("x509_pem_cert", ()), *authentication.get("peer_uri", ()))

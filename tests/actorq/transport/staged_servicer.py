@@ -70,6 +70,16 @@ class StagedLearner(learner_pb2_grpc.LearnerServiceServicer):
         return learner_pb2.JoinResponse(run=run)
 
 
+class Flood(StagedLearner):
+    """Sends more statuses than a client that does not read can get."""
+
+    async def WatchStatus(
+        self, request: learner_pb2.WatchStatusRequest, context: object
+    ) -> AsyncIterator[learner_pb2.WatchStatusResponse]:
+        while True:
+            yield learner_pb2.WatchStatusResponse(status=learner_pb2.RunStatus(run_id="r" * 2**20))
+
+
 def running() -> learner_pb2.RunStatus:
     return learner_pb2.RunStatus(run_id="run", state=learner_pb2.RUN_STATE_TRAINING)
 

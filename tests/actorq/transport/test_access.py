@@ -1,8 +1,10 @@
 """Which calls a certificate allows: its role, run and name, and the deny list, also for open streams."""
 
+import collections
 import queue
 import re
 import ssl
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +28,7 @@ from actorq.transport.security.identity import (
 )
 from actorq.v1 import learner_pb2
 from tests.actorq.transport.certificate_authority import Authority
-from tests.actorq.transport.staged_servicer import StagedLearner, serving
+from tests.actorq.transport.staged_servicer import TIMEOUT_S, Flood, StagedLearner, serving
 from tests.actorq.transport.test_tls import wait_for_ever
 
 SERIAL = 0x0A1B2C3D4E5F
@@ -137,6 +139,25 @@ def test_the_open_stream_of_a_denied_actor_ends_too(authority: Authority, tmp_pa
         with pytest.raises(DeniedError, match="A1B2C3D4E5F"), translated(learner.peer):
             next(responses)
         requests.put(None)
+
+
+def test_a_stream_that_is_denied_in_a_write_ends_when_its_client_reads(authority: Authority, tmp_path: Path) -> None:
+    denied = tmp_path / "denied"
+    server = server_certificates(authority, tmp_path)
+    bad = Certificates.load(authority.issue(tmp_path, "bad", serial=SERIAL))
+    with (
+        serving(Flood(), server, access=Access(deny=denied)) as stage,
+        LearnerClient(stage.address, bad) as mallory,
+    ):
+        stream = mallory.stub.WatchStatus(learner_pb2.WatchStatusRequest(), timeout=TIMEOUT_S)
+        next(stream)
+        denied.write_text(f"{SERIAL:X}")
+        with pytest.raises(DeniedError, match="A1B2C3D4E5F"), translated(mallory.peer):
+            mallory.status()
+        # The server looks at open streams once in a second.
+        threading.Event().wait(2.5)
+        with pytest.raises(DeniedError, match="A1B2C3D4E5F"), translated(mallory.peer):
+            collections.deque(stream, maxlen=0)
 
 
 def test_a_refused_call_is_logged_with_the_reason(
