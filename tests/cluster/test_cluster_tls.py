@@ -46,6 +46,8 @@ def intruder(actor: dict[str, Any], argument: str) -> dict[str, Any]:
     container = pod["containers"][0]
     container["env"] = [each for each in container["env"] if "CERTIFICATES" not in each["name"]]
     container["args"] = [*container["args"], argument]
+    # It has nothing to hand over at its end.
+    pod["terminationGracePeriodSeconds"] = 1
     labels = {**template["metadata"]["labels"], "app.kubernetes.io/component": "actor-of-nobody"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "intruder", "labels": labels}, "spec": pod}
 
