@@ -5,6 +5,7 @@ therefore quantizes its products as those of any layer, and the state stays floa
 would hide the products from most schemes.
 """
 
+import math
 from abc import abstractmethod
 from typing import ClassVar, NamedTuple
 
@@ -29,7 +30,7 @@ class Cell(nn.Module):
     """One step of a recurrent network.
 
     features: number of inputs. units: number of outputs, U. state_size: numbers in a state, S. A state of zeros begins
-    an episode. horizon: steps after which a new cell has forgotten a value.
+    an episode.
     """
 
     gates: ClassVar[int]
@@ -41,20 +42,28 @@ class Cell(nn.Module):
     writes: ClassVar[tuple[int, ...]] = ()
     """The gates that write to the state, if they do not depend on the one that keeps it."""
 
-    def __init__(self, features: int, units: int, horizon: int) -> None:
+    def __init__(self, features: int, units: int) -> None:
         super().__init__()
-        self.units, self.state_size, self.horizon = units, self.parts * units, horizon
+        self.units, self.state_size = units, self.parts * units
         self.input, self.recurrent = Linear(features, self.gates * units), Linear(units, self.gates * units)
         self.favor_memory()
 
     def favor_memory(self) -> None:
-        """Raise the bias of the gate that keeps the state, so that new units forget within 1 to `horizon` steps.
+        """Add 1 to the bias of the gate that keeps the state, so that a new cell forgets slowly.
 
-        Tallec and Ollivier, "Can recurrent neural networks warp time?", ICLR 2018 (arXiv 1804.11188), section 2.1: a
-        bias of log(u - 1) keeps a unit's value for about u steps.
+        Jozefowicz et al., "An Empirical Exploration of Recurrent Network Architectures", ICML 2015, section 5.
         """
         with torch.no_grad():
-            kept = torch.empty(self.units).uniform_(1.0, max(1.0, self.horizon - 1.0)).log_()
+            self.rows(self.input.bias, self.keeps).add_(1.0)
+
+    def spread_memory(self, horizon: int) -> None:
+        """Add log(u - 1) to the same bias, so that each unit forgets within about u steps, from 2 to `horizon`.
+
+        Tallec and Ollivier, "Can recurrent neural networks warp time?", ICLR 2018 (arXiv 1804.11188), section 2.1. They
+        draw u uniformly. Here log(u - 1) is uniform, so that many units still follow fast changes.
+        """
+        with torch.no_grad():
+            kept = torch.empty(self.units).uniform_(0.0, math.log(max(1, horizon - 1)))
             self.rows(self.input.bias, self.keeps).add_(kept)
             for gate in self.writes:
                 self.rows(self.input.bias, gate).sub_(kept)
@@ -150,7 +159,7 @@ def make_cell(memory: MemoryConfig, features: int) -> Cell | None:
     if not memory:
         return None
     kinds: dict[str, type[Cell]] = {"gru": GRU, "lstm": LSTM}
-    return kinds[memory.kind](features, memory.units, memory.sequence_length)
+    return kinds[memory.kind](features, memory.units)
 
 
 def _parameters(layer: nn.Linear) -> tuple[Tensor, Tensor]:

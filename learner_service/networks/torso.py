@@ -81,7 +81,7 @@ class Torso(Remembering):
         super().__init__()
         self.observe = Observations(spec, normalizer, flatten=layers is None)
         self.torso, features = hidden_layers(spec, hidden_sizes, layers, ACTIVATIONS[activation])
-        self.memory = make_cell(memory, features)
+        self.memory, self._longest = make_cell(memory, features), memory.sequence_length
         features = features if self.memory is None else self.memory.units
         self.head = head_of(spec, features, self.outputs(spec))
 
@@ -90,7 +90,7 @@ class Torso(Remembering):
         return 1
 
     def make_orthogonal(self, gain: float, hidden: bool) -> None:
-        """Give all layers orthogonal initial weights, and biases of 0.
+        """Give all layers orthogonal initial weights, and biases of 0. A cell spreads its memory over a sequence.
 
         gain: of the head; sqrt(2) for hidden layers. hidden: whether to change hidden layers. The gains are those of
         Huang et al. 2022, "The 37 Implementation Details of Proximal Policy Optimization", detail 2.
@@ -99,7 +99,7 @@ class Torso(Remembering):
             make_orthogonal(self.torso, _HIDDEN_GAIN)
         if self.memory is not None:
             make_orthogonal(self.memory, 1.0)
-            self.memory.favor_memory()
+            self.memory.spread_memory(self._longest)
         make_orthogonal(self.head, gain)
 
     def computed(self, observations: Observed, remembered: Any = None) -> Tensor:

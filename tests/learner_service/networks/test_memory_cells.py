@@ -29,7 +29,7 @@ def sequence(cell: Cell) -> tuple[Tensor, Tensor, Tensor]:
 
 def test_the_gru_computes_as_pytorch() -> None:
     torch.manual_seed(0)
-    cell, reference = GRU(F, U, T), nn.GRUCell(F, U)
+    cell, reference = GRU(F, U), nn.GRUCell(F, U)
     copy(cell, reference, [0, 1, 2])
     features, state = torch.randn(B, F), torch.randn(B, U)
     output, following = cell.step(features, state)
@@ -39,7 +39,7 @@ def test_the_gru_computes_as_pytorch() -> None:
 
 def test_the_lstm_computes_as_pytorch() -> None:
     torch.manual_seed(0)
-    cell, reference = LSTM(F, U, T), nn.LSTMCell(F, U)
+    cell, reference = LSTM(F, U), nn.LSTMCell(F, U)
     # PyTorch's rows are i, f, g, o.
     copy(cell, reference, [0, 1, 3, 2])
     features, hidden, kept = torch.randn(B, F), torch.randn(B, U), torch.randn(B, U)
@@ -121,25 +121,29 @@ def test_a_replaced_layer_is_called_at_each_step(cell: Cell) -> None:
     assert len(calls) == T
 
 
-def test_a_new_cell_forgets_within_1_step_to_a_whole_sequence(cell: Cell) -> None:
+def test_a_new_cell_keeps_its_state(cell: Cell) -> None:
+    means = [float(cell.rows(cell.input.bias, gate).mean()) for gate in range(cell.gates)]
+    kept = means.pop(cell.keeps)
+    assert all(kept > other + 0.5 for other in means)
+
+
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_units_forget_within_2_steps_to_a_whole_sequence(kind: type[Cell]) -> None:
     torch.manual_seed(0)
-    made = type(cell)(F, 512, horizon=50)
-    before = made.input.bias.detach().clone()
-    made.input.bias.data.zero_()
-    made.favor_memory()
-    bias = made.input.bias.detach()
-    lifetimes = 1 / (1 - torch.sigmoid(made.rows(bias, made.keeps)))
-    torch.testing.assert_close(
-        lifetimes.quantile(torch.tensor([0.0, 0.5, 1.0])), torch.tensor([2.0, 26, 50]), atol=2, rtol=0
-    )
-    for gate in set(range(made.gates)) - {made.keeps}:
-        sign = -1.0 if gate in made.writes else 0.0
-        torch.testing.assert_close(made.rows(bias, gate), sign * made.rows(bias, made.keeps))
-    assert made.rows(before, made.keeps).mean() > 2
+    cell = kind(F, 4_000)
+    bias = cell.input.bias.detach().zero_()
+    cell.spread_memory(101)
+    steps = 1 / (1 - torch.sigmoid(cell.rows(bias, cell.keeps)))
+    found = steps.quantile(torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]))
+    torch.testing.assert_close(found, torch.tensor([2.0, 4.2, 11.0, 32.6, 101.0]), atol=0.0, rtol=0.1)
+    for gate in set(range(cell.gates)) - {cell.keeps}:
+        sign = -1.0 if gate in cell.writes else 0.0
+        torch.testing.assert_close(cell.rows(bias, gate), sign * cell.rows(bias, cell.keeps))
 
 
-def test_memory_for_a_single_step_changes_nothing(cell: Cell) -> None:
-    made = type(cell)(F, U, horizon=1)
-    made.input.bias.data.zero_()
-    made.favor_memory()
-    assert not made.input.bias.any()
+@pytest.mark.parametrize("horizon", [1, 2])
+def test_units_for_single_steps_have_no_bias(horizon: int) -> None:
+    cell = GRU(F, U)
+    bias = cell.input.bias.detach().zero_()
+    cell.spread_memory(horizon)
+    assert not bias.any()
