@@ -39,8 +39,6 @@ class Cell(nn.Module):
     """Arrays of U numbers in a state."""
     keeps: ClassVar[int]
     """The gate that keeps the state."""
-    writes: ClassVar[tuple[int, ...]] = ()
-    """The gates that write to the state, if they do not depend on the one that keeps it."""
 
     def __init__(self, features: int, units: int) -> None:
         super().__init__()
@@ -57,16 +55,16 @@ class Cell(nn.Module):
             self.rows(self.input.bias, self.keeps).add_(1.0)
 
     def spread_memory(self, horizon: int) -> None:
-        """Add log(u - 1) to the same bias, so that each unit forgets within about u steps, from 2 to `horizon`.
+        """Add log(u - 1) to the same bias in every second unit, which then forgets within about u steps; 1 in others.
 
-        Tallec and Ollivier, "Can recurrent neural networks warp time?", ICLR 2018 (arXiv 1804.11188), section 2.1. They
-        draw u uniformly. Here log(u - 1) is uniform, so that many units still follow fast changes.
+        log(u - 1) is uniform, from u = 2 to `horizon` steps. Tallec and Ollivier, "Can recurrent neural networks warp
+        time?", ICLR 2018 (arXiv 1804.11188), section 2.1, draw u uniformly and for all units, and subtract the bias
+        from that of an LSTM's input gate. Here a new cell also follows fast changes.
         """
+        self.favor_memory()
         with torch.no_grad():
-            kept = torch.empty(self.units).uniform_(0.0, math.log(max(1, horizon - 1)))
-            self.rows(self.input.bias, self.keeps).add_(kept)
-            for gate in self.writes:
-                self.rows(self.input.bias, gate).sub_(kept)
+            kept = torch.empty((self.units + 1) // 2).uniform_(0.0, math.log(max(1, horizon - 1)))
+            self.rows(self.input.bias, self.keeps)[::2].add_(kept - 1.0)
 
     def rows(self, values: Tensor, gate: int) -> Tensor:
         """The values of one gate, of a bias or weight with the rows of all gates."""
@@ -138,7 +136,7 @@ class LSTM(Cell):
     The layers have the rows i, f, o, g. The output is h'. The state is h' followed by c'.
     """
 
-    gates, parts, keeps, writes = 4, 2, 1, (0,)
+    gates, parts, keeps = 4, 2, 1
 
     def combine(self, product: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """See `Cell`."""

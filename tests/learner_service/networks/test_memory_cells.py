@@ -128,22 +128,23 @@ def test_a_new_cell_keeps_its_state(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values())
-def test_units_forget_within_2_steps_to_a_whole_sequence(kind: type[Cell]) -> None:
+def test_half_of_the_units_forget_within_2_steps_to_a_whole_sequence(kind: type[Cell]) -> None:
     torch.manual_seed(0)
-    cell = kind(F, 4_000)
+    cell = kind(F, 4_001)
     bias = cell.input.bias.detach().zero_()
     cell.spread_memory(101)
-    steps = 1 / (1 - torch.sigmoid(cell.rows(bias, cell.keeps)))
+    kept = cell.rows(bias, cell.keeps)
+    steps = 1 / (1 - torch.sigmoid(kept[::2]))
     found = steps.quantile(torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]))
     torch.testing.assert_close(found, torch.tensor([2.0, 4.2, 11.0, 32.6, 101.0]), atol=0.0, rtol=0.1)
+    assert (kept[1::2] == 1.0).all()
     for gate in set(range(cell.gates)) - {cell.keeps}:
-        sign = -1.0 if gate in cell.writes else 0.0
-        torch.testing.assert_close(cell.rows(bias, gate), sign * cell.rows(bias, cell.keeps))
+        assert not cell.rows(bias, gate).any()
 
 
 @pytest.mark.parametrize("horizon", [1, 2])
-def test_units_for_single_steps_have_no_bias(horizon: int) -> None:
+def test_such_units_have_no_bias_with_single_steps(horizon: int) -> None:
     cell = GRU(F, U)
     bias = cell.input.bias.detach().zero_()
     cell.spread_memory(horizon)
-    assert not bias.any()
+    assert not cell.rows(bias, cell.keeps)[::2].any()
