@@ -1,5 +1,6 @@
 """Builds the segments of one stream from its steps, and sends the segments of all streams in sequence."""
 
+import math
 import threading
 import time
 from collections import deque
@@ -19,6 +20,8 @@ from actorq.domain.trajectory import Episode, PolicySpan, Segment
 
 _OLDEST = 255
 _LEAST_OLD_S, _MOST_SEGMENTS_PER_S = 1.0, 20.0
+# Multiples of it, modulo 1, are spread evenly.
+_GOLDEN = (math.sqrt(5) - 1) / 2
 # Columns with the values of a step.
 _NAMES = "actions", "rewards", "terminated", "truncated", "valid"
 
@@ -57,10 +60,16 @@ class StreamSegments:
 
     Each step is recorded in two parts: `acted` with the action, `stepped` with its result. A step that `acted` did not
     begin is not recorded.
+
+    place: of its first environment among those of all streams. Streams of different places end their segments at
+        different times, so that the uploader does not get all of them at once.
     """
 
-    def __init__(self, form: SegmentForm, environments: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, form: SegmentForm, environments: int, clock: Callable[[], float] = time.monotonic, place: int = 0
+    ) -> None:
         self._form, self._count, self._clock = form, environments, clock
+        self._patience = 1 + place * _GOLDEN % 1 / 2
         self._longest = form.longest(environments)
         self._columns = [each for each in columns_of(form.spec, form.further) if each.per is Per.STEP]
         observed = form.spec.observations
@@ -126,7 +135,7 @@ class StreamSegments:
         self.observed(arrival.observations)
         self._acts = False
         steps = len(self._rows)
-        old = steps >= self._form.usual and self._clock() - self._begun_at >= self._form.old_s
+        old = steps >= self._form.usual and self._clock() - self._begun_at >= self._patience * self._form.old_s
         return self.end() if old or steps == self._longest else None
 
     def end(self, cut: bool = False, gap: bool = False) -> Segment | None:

@@ -41,7 +41,7 @@ class StreamEpisodes:
         self._evaluated = np.zeros(count, np.bool_)
         self._running = np.zeros(count, np.bool_)
         self._all, self._none = np.ones(count, np.bool_), np.zeros(count, np.bool_)
-        self._segments = StreamSegments(form, count) if session.explore else None
+        self._segments = StreamSegments(form, count, place=int(places[0])) if session.explore else None
 
     @property
     def explores(self) -> bool:

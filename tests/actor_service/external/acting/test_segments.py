@@ -130,6 +130,22 @@ def test_a_segment_ends_when_it_is_old_but_not_before_it_has_the_usual_steps(str
     assert found.steps == 4
 
 
+def test_streams_end_their_segments_at_different_times() -> None:
+    clock = ManualClock()
+    streams = [StreamSegments(form(transitions=1_000), 1, clock, place) for place in range(50)]
+    session, _ = segments_of()
+    begun, ended = clock.now, list[float]()
+    for number in range(100):
+        clock.now = begun + 0.02 * number
+        for segments in list(streams):
+            if play(session, segments, 1) is not None:
+                ended.append(clock.now - begun)
+                streams.remove(segments)
+    counts = np.histogram(ended, bins=5, range=(1.0, 1.5))[0]
+    assert counts.sum() == 50
+    assert counts.max() <= 12
+
+
 def test_a_cut_marks_the_last_complete_step_as_truncated_and_drops_the_open_action() -> None:
     session, segments = segments_of()
     play(session, segments, 3)
