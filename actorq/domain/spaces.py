@@ -454,7 +454,8 @@ def slices_of(sizes: Sequence[int]) -> list[slice]:
 def best_choices(outputs: NDArray[np.floating], sizes: Sequence[int]) -> NDArray[np.int64]:
     """The highest-valued choice of each part, int64[N, parts]."""
     if len(sizes) == 1:
-        return outputs[:, : sizes[0]].argmax(axis=1)[:, None]
+        best: NDArray[np.int64] = outputs[:, : sizes[0]].argmax(axis=1)
+        return best[:, None]
     return np.stack([outputs[:, part].argmax(axis=1) for part in slices_of(sizes)], axis=1)
 
 
