@@ -67,7 +67,7 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
             f"({summary.get('updates_per_s', 0.0):,.0f}/s)"
         )
     if summary.get("precision") == "bf16":
-        lines.append("learner's wide hidden layers in bf16")
+        lines.append("learner's products in bf16")
     if (since := summary.get("quantization_aware_since")) is not None:
         lines.append(f"quantization-aware since update {since:,}")
     fidelity, sizes = summary.get("fidelity"), summary.get("policy_bytes")
