@@ -168,6 +168,8 @@ def play_step_from_proto(message: external_pb2.PlayStep) -> PlayStep:
 
 
 def _flags(what: str, values: Any) -> NDArray[np.bool_]:
+    if not values:
+        return _no_flags(0)
     given = bounds.items(what, values, limits.MAX_ENVIRONMENTS)[:]
     return np.array(given, np.bool_) if True in given else _no_flags(len(given))
 

@@ -94,6 +94,7 @@ class _Noisy:
     ) -> None:
         self._spec, self._rng = spec, rng
         self._rates = np.asarray(rates)
+        self._sizes = np.asarray(spec.sizes)
         self._random_steps = exploration.random_steps * len(rates)
 
     def _takes_random(self, policy: OnnxPolicy, observations: NDArray[Any], count: int) -> bool:
@@ -131,9 +132,12 @@ class _Discrete(_Noisy):
 
     def _random(self, observations: NDArray[Any]) -> NDArray[Any]:
         spec, count = self._spec, len(observations)
-        allowed = np.ones((count, spec.acting_size), np.bool_) if spec.mask is None else mask_of(spec, observations)
         uniforms = self._rng.random((count, len(spec.sizes)))
-        return allowed_choices(allowed, uniforms, spec.sizes).reshape(count, *spec.actions.shape)
+        if spec.mask is None:
+            chosen: NDArray[np.int64] = (uniforms * self._sizes).astype(np.int64)
+        else:
+            chosen = allowed_choices(mask_of(spec, observations), uniforms, spec.sizes)
+        return chosen.reshape(count, *spec.actions.shape)
 
 
 class _Continuous(_Noisy):

@@ -212,9 +212,10 @@ class SimulatorActing:
         self, policy: SizedPolicy, parts: Sequence[_Rows], act: Act, columns: Collection[str] = ()
     ) -> dict[StreamEpisodes, dict[str, NDArray[Any]]]:
         """Write the actions of these environments to their streams. Returns the further columns of each stream."""
-        observations = np.concatenate([each.of(each.stream.seen) for each in parts])
-        places = np.concatenate([each.of(each.stream.places) for each in parts])
+        observations = _joined([each.of(each.stream.seen) for each in parts])
+        places = _joined([each.of(each.stream.places) for each in parts])
         has_state = policy.state_size > 0
+        # A copy, because the next states are written to it.
         states = np.concatenate([each.of(each.stream.states) for each in parts])
         if policy.on_observations is not None:
             policy.observed(observations, states)
@@ -237,6 +238,11 @@ class SimulatorActing:
         self, policy: OnnxPolicy, observations: NDArray[Any], places: NDArray[np.int64]
     ) -> tuple[NDArray[Any], Columns]:
         return greedy_actions(self.form.spec, policy, policy(observations))[: len(places)], {}
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The rows of all parts. The result of a single part is that part."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _scattered(

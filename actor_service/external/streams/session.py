@@ -79,13 +79,9 @@ class PlaySession:
 
     def _accept(self, step: wire.PlayStep) -> Arrival:
         count, begins, some_begin = self.count, self._begins, self._some_begin
-        for name in ("rewards", "terminated", "truncated", "successes"):
-            values = getattr(step, name)
-            if len(values) != count and not (name == "successes" and not len(values)):
-                raise InvalidInputError(
-                    f"step.{name}: expected one for each of {count} environments, got {len(values)}"
-                )
-        rewards, terminated, truncated = step.rewards, step.terminated, step.truncated
+        rewards, terminated, truncated, successes = step[1:]
+        if not (len(rewards) == len(terminated) == len(truncated) == count and len(successes) in (0, count)):
+            raise self._wrong_number(step)
         if some_begin:
             rewards, terminated, truncated = np.where(begins, 0.0, rewards), terminated & ~begins, truncated & ~begins
         if not all_within_numbers(rewards):
@@ -97,9 +93,15 @@ class PlaySession:
         ends = terminated | truncated
         observations = self.spaces.packed(step, count, ends)
         self._begins, self._some_begin = ends, bool(np.count_nonzero(ends))
-        successes = step.successes if len(step.successes) else None
         flags = terminated, truncated, ends, begins, self._some_begin, some_begin
-        return Arrival(observations, rewards, *flags, successes)
+        return Arrival(observations, rewards, *flags, successes if len(successes) else None)
+
+    def _wrong_number(self, step: wire.PlayStep) -> InvalidInputError:
+        names = ("rewards", "terminated", "truncated", "successes")
+        name = next(name for name in names if len(getattr(step, name)) != self.count)
+        return InvalidInputError(
+            f"step.{name}: expected one for each of {self.count} environments, got {len(getattr(step, name))}"
+        )
 
     def is_quick(self, now: float, wait_s: float) -> bool:
         """Whether the next step probably comes within `wait_s` seconds of the last answer, and may still come."""
