@@ -103,11 +103,10 @@ def row_limits(*modules: nn.Module) -> list[int]:
     for layer in (layer for module in modules for layer in module.modules()):
         if isinstance(layer, Conv2d):
             limits.add(layer.fewest_images)
-        if not isinstance(layer, Linear):
-            continue
-        units, inputs = layer.weight.shape
-        limits |= {_LARGE // (units * inputs) + 1, -(-_MANY_OUTPUTS // units), -(-_MANY_OUTPUTS // inputs)}
-        limits.add(bfloat16.FEWEST_MULTIPLICATIONS // (units * inputs) + 1)
+        elif isinstance(layer, Linear):
+            units, inputs = layer.weight.shape
+            limits |= {_LARGE // (units * inputs) + 1, -(-_MANY_OUTPUTS // units), -(-_MANY_OUTPUTS // inputs)}
+            limits.add(bfloat16.FEWEST_MULTIPLICATIONS // (units * inputs) + 1)
     return sorted(limits)
 
 

@@ -57,9 +57,9 @@ class Cell(nn.Module):
     def spread_memory(self, horizon: int) -> None:
         """Add log(u - 1) to the same bias in every second unit, which then forgets within about u steps; 1 in others.
 
-        log(u - 1) is uniform, from u = 2 to `horizon` steps. Tallec and Ollivier, "Can recurrent neural networks warp
-        time?", ICLR 2018 (arXiv 1804.11188), section 2.1, draw u uniformly and for all units, and subtract the bias
-        from that of an LSTM's input gate. Here a new cell also follows fast changes.
+        log(u - 1) is uniform, from u = 2 to `horizon` steps. Such biases are from Tallec and Ollivier 2018 (arXiv
+        1804.11188), section 2.1. There, u itself is uniform, and all units have them. Here, the others follow fast
+        changes.
         """
         self.favor_memory()
         with torch.no_grad():

@@ -186,7 +186,7 @@ def _choose(
                 *(seconds.bf16 / seconds.fp32, _name(device), largest),
             )
         else:
-            _log.info("learner.precision bf16: used for products such as %s", largest)
+            _log.info("learner.precision bf16: used for the products of %s and of others", largest)
         return "bf16"
     chosen: Precision = "bf16" if seconds.fp32 >= _WORTHWHILE * seconds.bf16 else "fp32"
     _log.info(

@@ -33,7 +33,7 @@ class SegmentForm:
     further: names of the columns of the exploration, without "actions", and of states.
     state_size: numbers in a policy's state.
     transitions, max_bytes: of a segment at most; a credit of the learner is for so many transitions.
-    usual: steps after which a segment ends once it is `old_s` seconds old. streams: their number.
+    usual: steps after which a segment ends once it is `old_s` seconds old. streams: returns the number of open streams.
     """
 
     spec: EnvironmentSpec
@@ -69,7 +69,8 @@ class StreamSegments:
         self, form: SegmentForm, environments: int, clock: Callable[[], float] = time.monotonic, place: int = 0
     ) -> None:
         self._form, self._count, self._clock = form, environments, clock
-        self._patience = 1 + place * _GOLDEN % 1 / 2
+        # From 1 to 1.5.
+        self._patience = 1 + (place * _GOLDEN) % 1 / 2
         self._longest = form.longest(environments)
         self._columns = [each for each in columns_of(form.spec, form.further) if each.per is Per.STEP]
         observed = form.spec.observations
@@ -188,7 +189,7 @@ class Outbox:
     The acting loop never waits for the network: it explores only while `has_room`.
 
     capacity: queued segments; at least one for each stream may wait, because many streams can end one at once.
-    on_room: called when there is room again. streams: their number.
+    on_room: called when there is room again. streams: returns the number of open streams.
     sequence: number of the last segment that the learner has stored.
     sampled: explore only while the learner has granted credit, because on-policy data lose their value while they wait.
     """

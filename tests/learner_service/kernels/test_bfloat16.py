@@ -1,6 +1,7 @@
 """Wide hidden layers in bfloat16 are close to float32, and see every change of their weights."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -37,17 +38,15 @@ def layer() -> Linear:
     return Linear(WIDTH, WIDTH)
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_values_and_gradients_are_close_to_float32_and_of_that_type(bias: bool) -> None:
-    torch.manual_seed(0)
-    expected = Linear(WIDTH, WIDTH, bias)
-    actual = copy.deepcopy(expected)
-    actual.use_bfloat16(FlatParameters(actual).vector)
+def assert_close_and_different(
+    expected: nn.Module, actual: nn.Module, inputs: Callable[[], Tensor], slopes: Tensor
+) -> Tensor:
+    """Compare values and gradients of two layers, all float32. slopes: of the loss. Returns the values of `actual`."""
     results = []
     for each in (expected, actual):
-        x = data(ROWS, WIDTH).requires_grad_()
+        x = inputs().requires_grad_()
         y = each(x)
-        torch.autograd.backward((y * torch.arange(WIDTH).cos()).sum())
+        torch.autograd.backward((y * slopes).sum())
         results.append([y, x.grad, *(parameter.grad for parameter in each.parameters())])
         with torch.no_grad():
             assert torch.equal(each(x), y)
@@ -55,6 +54,18 @@ def test_values_and_gradients_are_close_to_float32_and_of_that_type(bias: bool) 
         assert one.dtype == torch.float32
         assert error(one, other) < CLOSE
     assert not torch.equal(results[1][0], results[0][0])
+    values: Tensor = results[1][0]
+    return values
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_values_and_gradients_are_close_to_float32_and_of_that_type(bias: bool) -> None:
+    torch.manual_seed(0)
+    expected = Linear(WIDTH, WIDTH, bias)
+    actual = copy.deepcopy(expected)
+    actual.use_bfloat16(FlatParameters(actual).vector)
+    slopes = torch.arange(WIDTH).cos()
+    assert_close_and_different(expected, actual, lambda: data(ROWS, WIDTH), slopes)
 
 
 @pytest.mark.parametrize("narrow", [Linear(WIDTH, 64), Linear(64, WIDTH), keep_fp32(Linear(WIDTH, WIDTH))])
@@ -191,20 +202,11 @@ def test_convolutions_are_close_to_float32_and_see_every_change(layout: torch.me
     actual = copy.deepcopy(expected)
     vector = FlatParameters(actual).vector
     actual.use_bfloat16(vector)
-    results = []
-    for each in (expected, actual):
-        x = data(IMAGES, CHANNELS, 36, 36).contiguous(memory_format=layout).requires_grad_()
-        y = each(x)
-        (y * torch.arange(32).cos().view(-1, 1, 1)).sum().backward()
-        results.append([y, x.grad, *(parameter.grad for parameter in each.parameters())])
-        with torch.no_grad():
-            assert torch.equal(each(x), y)
-    for one, other in zip(results[1], results[0], strict=True):
-        assert one.dtype == torch.float32
-        assert error(one, other) < CLOSE
-    assert not torch.equal(results[1][0], results[0][0])
+    slopes = torch.arange(32).cos().view(-1, 1, 1)
+    images = data(IMAGES, CHANNELS, 36, 36).contiguous(memory_format=layout)
+    before = assert_close_and_different(expected, actual, images.clone, slopes)
     vector.mul_(2)
-    assert error(actual(x), 2 * results[1][0]) < CLOSE
+    assert error(actual(images), 2 * before) < CLOSE
 
 
 def test_few_images_and_copies_of_a_convolution_are_in_float32() -> None:
