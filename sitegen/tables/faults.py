@@ -26,6 +26,7 @@ def chaos_variants() -> str:
         "chaos_ppo": "on-policy (PPO)",
         "chaos_memory": "PPO with memory",
         "chaos_agents": "DQN with several agents",
+        "chaos_groups": "PPO with two groups of agents",
         "chaos_relay": "a relay",
         "chaos_storage": "object storage",
     }
@@ -60,14 +61,20 @@ def chaos_states() -> str:
 
 
 def chaos_rows() -> str:
-    """The rows of the replay, in the run with several agents."""
-    if is_awaited("chaos_agents"):
+    """The rows of the replay, in the runs with several agents."""
+    measured = {
+        name: figures(result)["rows"]
+        for name, result in (("one policy", "chaos_agents"), ("two groups", "chaos_groups"))
+        if not is_awaited(result)
+    }
+    if not measured:
         return NOT_MEASURED
-    found = figures("chaos_agents")["rows"]
-    head = ("environment steps", "rows of agents", "of another agent", "with another's next observation")
-    more = ("with a wrong end", "steps of another team", "rows of absent agents")
-    keys = ("steps", "rows", "other_agent", "other_successor", "wrong_end", "wrong_team", "absent")
-    return table((*head, *more), [[found[key] for key in keys]])
+    head = ("run", "environment steps", "rows of agents", "of another agent", "of another group")
+    more = ("with another's next observation", "with a wrong end", "steps of another team", "rows of absent agents")
+    keys = ("steps", "rows", "other_agent", "other_group", "other_successor", "wrong_end", "wrong_team", "absent")
+    # One policy has no groups to mix up.
+    rows = ((name, *(found.get(key) for key in keys)) for name, found in measured.items())
+    return table((*head, *more), rows)
 
 
 def moves() -> str:

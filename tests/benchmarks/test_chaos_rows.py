@@ -12,14 +12,15 @@ from actor_service.acting.collector import SegmentCollector
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import make_environments
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
+from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Segment
 from benchmarks.faults.chaos import __main__ as chaos
-from benchmarks.faults.chaos.__main__ import TEAM
 from benchmarks.faults.chaos.environment import codes_of
+from benchmarks.faults.chaos.kind import TEAM
 from benchmarks.faults.chaos.ledger import Ledger, judge
 from benchmarks.faults.chaos.rows import RowVerdict, judge_rows, judge_segment, row_targets
-from benchmarks.faults.chaos.team import AGENTS, LIVES, STEPS, CodedTeam, acting_at, places_of
+from benchmarks.faults.chaos.team import AGENTS, GROUPS, LIVES, STEPS, CodedTeam, acting_at, places_of
 from benchmarks.harness import run_benchmark
 from learner_service.replay import ReplayStore
 from learner_service.replay.storage.columns import TERMINATED, TRUNCATED, VALID
@@ -31,11 +32,12 @@ ENVIRONMENTS, LENGTH, SEGMENTS = 2, 10, 10
 Rows = tuple[NDArray[Any], NDArray[np.uint8]]
 
 
-@pytest.fixture(scope="module")
-def sent() -> tuple[EnvironmentSpec, list[Segment]]:
-    environments = make_environments(TEAM, ENVIRONMENTS)
+@pytest.fixture(scope="module", params=[(), tuple((name, tuple(agents)) for name, agents in GROUPS.items())], ids=len)
+def sent(request: pytest.FixtureRequest) -> tuple[EnvironmentSpec, list[Segment]]:
+    environments = make_environments(TEAM, ENVIRONMENTS, arguments=EnvironmentArguments(agent_groups=request.param))
     slot = PolicySlot()
-    slot.put(OnnxPolicy(random_policy(4, 2), environments.spec.observations, environments.rows))
+    observed = environments.spec.observations
+    slot.put(OnnxPolicy(random_policy(observed.shape[0], 2), observed, environments.rows))
     collector = SegmentCollector(
         environments, PolicyTurns(slot), lambda policy, seen: policy(seen).argmax(axis=1), LENGTH, 5
     )
@@ -117,6 +119,15 @@ def test_each_fault_is_found(fault: str, counts: tuple[str, ...], sent: tuple[En
     assert not all(target.met for target in row_targets(found))
 
 
+def test_a_row_of_another_group_is_found(sent: tuple[EnvironmentSpec, list[Segment]]) -> None:
+    observations, flags = (each.copy() for each in whole(sent))
+    bits = len(sent[0].groups)
+    observations[3, 1, :bits] = 1 - observations[3, 1, :bits]
+    found = judge_segment(observations, flags)
+    assert found.other_group == (bits > 0)
+    assert all(target.met for target in row_targets(found)) == (not bits)
+
+
 def test_ledgers_and_replay_have_the_same_rows(tmp_path: Path, sent: tuple[EnvironmentSpec, list[Segment]]) -> None:
     spec, segments = sent
     ledgers = tmp_path / "ledgers"
@@ -137,12 +148,25 @@ def test_ledgers_and_replay_have_the_same_rows(tmp_path: Path, sent: tuple[Envir
 
 def test_the_page_shows_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = RowVerdict(steps=100, rows=200, wrong_end=3, absent=50)
+    # Results of one policy may be older than the count of other groups.
+    older = {name: count for name, count in vars(rows).items() if name != "other_group"}
+    results = {"chaos_agents": older, "chaos_groups": vars(rows)}
     monkeypatch.setattr(faults, "is_awaited", lambda name: False)
-    monkeypatch.setattr(faults, "figures", lambda name: {"rows": vars(rows)})
-    assert faults.chaos_rows().splitlines()[2:] == ["| 100 | 200 | 0 | 0 | 3 | 0 | 50 |"]
+    monkeypatch.setattr(faults, "figures", lambda name: {"rows": results[name]})
+    assert faults.chaos_rows().splitlines()[2:] == [
+        "| one policy | 100 | 200 | 0 |  | 0 | 3 | 0 | 50 |",
+        "| two groups | 100 | 200 | 0 | 0 | 0 | 3 | 0 | 50 |",
+    ]
 
 
-def test_states_and_agents_are_not_checked_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["chaos", "--agents", "--memory", "gru"])
-    with pytest.raises(SystemExit, match="--agents: expected --memory none"):
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (("--agents", "--memory", "gru"), "--agents: expected --memory none"),
+        (("--groups",), "--groups: expected --agents"),
+    ],
+)
+def test_checks_that_do_not_fit_are_refused(flags: tuple[str, ...], text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["chaos", *flags])
+    with pytest.raises(SystemExit, match=text):
         run_benchmark("", chaos._flags, chaos._measure)

@@ -54,8 +54,11 @@ def coded(identity: int, counter: int, wanted: int) -> NDArray[np.float32]:
 
 
 def codes_of(observations: NDArray[np.generic]) -> NDArray[np.uint64]:
-    """The codes uint64[...] of observations float32[..., 4]: identity and counter in one number."""
-    scaled = observations.astype(np.float64)
+    """The codes uint64[...] of observations float32[..., 4 or more]: identity and counter in one number.
+
+    The bits of groups of agents come before the last four numbers.
+    """
+    scaled = observations[..., -4:].astype(np.float64)
     identity = np.rint(scaled[..., 0] * 2**IDENTITY_BITS).astype(np.uint64)
     high = np.rint(scaled[..., 1] * 2**_LOW_BITS).astype(np.uint64)
     low = np.rint(scaled[..., 2] * 2**_LOW_BITS).astype(np.uint64)

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from benchmarks.faults.chaos.environment import IDENTITY_BITS, coded, counters_of
 
 AGENTS = ("red", "green", "blue")
+# With policies by group: the groups in the order of their bits.
+GROUPS = {"first": ["red"], "others": ["green", "blue"]}
 STEPS = 24
 # Observations of an episode: one more than steps.
 _PLACES = STEPS + 1

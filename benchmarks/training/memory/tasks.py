@@ -99,8 +99,10 @@ TASKS = (
         least=_FULL_PENDULUM - _MARGIN,
         most=_FULL_PENDULUM - _MARGIN,
         end=-160.0,
-        steps={"sac": 20_000},
+        # Two of three earlier runs missed the bound with half of the steps and a third of the episodes.
+        steps={"sac": 40_000},
         like="Pendulum-v1",
+        flags={"sac": ("--evaluation.episodes=30",)},
     ),
     Task(
         "Recall-v0",
