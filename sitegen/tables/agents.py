@@ -1,9 +1,11 @@
-"""Tables of runs with several agents: tasks, seconds to the target beside another library, returns of each agent."""
+"""Tables of runs with several agents: tasks, seconds beside other libraries, returns of agents, policies by group."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
 from statistics import fmean, median
 
+from benchmarks.environments.lift import best_return, best_shared_return, random_return
+from benchmarks.training.agents.groups import ONE
 from benchmarks.training.agents.systems import OURS
 from benchmarks.training.agents.tasks import TASKS
 from sitegen.markdown import number, spread, table
@@ -66,6 +68,25 @@ def agents_returns() -> str:
             )
             rows.append((task, system, returns, agents))
     return table(("task", "system", "return of each seed", "mean return of each agent"), rows)
+
+
+def agents_groups() -> str:
+    """Returns of one policy and of policies by group, beside the computed bounds."""
+    if is_awaited("groups"):
+        return NOT_MEASURED
+    rows: list[tuple[object, ...]] = [("", "random actions", None, number(random_return()), None, None)]
+    for algorithm, of_algorithm in by("algorithm", figures("groups")["runs"]).items():
+        for side, runs in by("side", of_algorithm).items():
+            returns = ", ".join(number(run["confirmed"]["mean_return"]) for run in runs)
+            steps = round(median(run["environment_steps"] for run in runs))
+            seconds = spread(run["wall_clock_s"] for run in runs)
+            rows.append((algorithm, side, returns, number(_bound_of(side)), steps, seconds))
+    head = ("algorithm", "policy", "return of each seed", "highest possible return", "environment steps", "seconds")
+    return table(head, rows)
+
+
+def _bound_of(side: str) -> float:
+    return best_shared_return() if side == ONE else best_return()
 
 
 def _known(values: Iterable[float | None]) -> float | None:

@@ -19,10 +19,11 @@ def memory_tasks() -> str:
 
 def memory_returns() -> str:
     """Returns, seconds and steps with memory and without it."""
-    if is_awaited("memory"):
+    runs = [run for name in ("memory", "memory_sac") if not is_awaited(name) for run in figures(name)["runs"]]
+    if not runs:
         return NOT_MEASURED
     rows = []
-    for own in by("task", figures("memory")["runs"]).values():
+    for own in by("task", runs).values():
         returns = ", ".join(number(run["confirmed"]["mean_return"]) for run in own)
         seconds = spread(run["wall_clock_s"] for run in own)
         steps = round(median(run["environment_steps"] for run in own))

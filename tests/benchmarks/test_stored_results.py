@@ -32,6 +32,7 @@ from benchmarks.speedup import memory as memory_loop
 from benchmarks.speedup import pixels as pixels_actor
 from benchmarks.training import cartpole, joint, returns, rlx2, sweep, warmstart
 from benchmarks.training.agents import __main__ as agents
+from benchmarks.training.agents import groups
 from benchmarks.training.memory import __main__ as memory
 from benchmarks.training.offline import targets as stored_data
 from benchmarks.training.pixels import __main__ as pixels
@@ -164,9 +165,11 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "floods_before": floods.targets,
     "foreign": lambda figures: foreign.targets(figures["models"]),
     "inference": _inference,
+    "groups": groups.targets,
     "inference_without_vnni": _inference,
     "joint": _joint,
     "memory": memory.targets,
+    "memory_sac": memory.targets,
     "memory_actor": memory_loop.targets,
     "on_policy_layouts": lambda figures: layouts.targets(figures["layouts"]),
     "on_policy_missing_actor": missing_actor.targets,
