@@ -80,6 +80,14 @@ class Flood(StagedLearner):
             yield learner_pb2.WatchStatusResponse(status=learner_pb2.RunStatus(run_id="r" * 2**20))
 
 
+class WritingFlood(StagedLearner):
+    """As `Flood`, but its method writes to the context instead of yielding."""
+
+    async def WatchStatus(self, request: learner_pb2.WatchStatusRequest, context: Any) -> None:  # type: ignore[override]
+        while True:
+            await context.write(learner_pb2.WatchStatusResponse(status=learner_pb2.RunStatus(run_id="r" * 2**20)))
+
+
 def running() -> learner_pb2.RunStatus:
     return learner_pb2.RunStatus(run_id="run", state=learner_pb2.RUN_STATE_TRAINING)
 

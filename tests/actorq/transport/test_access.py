@@ -28,7 +28,7 @@ from actorq.transport.security.identity import (
 )
 from actorq.v1 import learner_pb2
 from tests.actorq.transport.certificate_authority import Authority
-from tests.actorq.transport.staged_servicer import TIMEOUT_S, Flood, StagedLearner, serving
+from tests.actorq.transport.staged_servicer import TIMEOUT_S, Flood, StagedLearner, WritingFlood, serving
 from tests.actorq.transport.test_tls import wait_for_ever
 
 SERIAL = 0x0A1B2C3D4E5F
@@ -141,12 +141,15 @@ def test_the_open_stream_of_a_denied_actor_ends_too(authority: Authority, tmp_pa
         requests.put(None)
 
 
-def test_a_stream_that_is_denied_in_a_write_ends_when_its_client_reads(authority: Authority, tmp_path: Path) -> None:
+@pytest.mark.parametrize("flood", [Flood, WritingFlood])
+def test_a_stream_that_is_denied_in_a_write_ends_when_its_client_reads(
+    flood: type[StagedLearner], authority: Authority, tmp_path: Path
+) -> None:
     denied = tmp_path / "denied"
     server = server_certificates(authority, tmp_path)
     bad = Certificates.load(authority.issue(tmp_path, "bad", serial=SERIAL))
     with (
-        serving(Flood(), server, access=Access(deny=denied)) as stage,
+        serving(flood(), server, access=Access(deny=denied)) as stage,
         LearnerClient(stage.address, bad) as mallory,
     ):
         stream = mallory.stub.WatchStatus(learner_pb2.WatchStatusRequest(), timeout=TIMEOUT_S)
