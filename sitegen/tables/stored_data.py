@@ -4,12 +4,16 @@ from collections.abc import Iterable, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from benchmarks.training.offline.targets import ALGORITHMS, D3RLPY, DENSE, FP32, INT8, SPARSE, WITH, WITHOUT
+from benchmarks.training.offline.targets import ALGORITHMS, D3RLPY, DENSE, FP32, INT8, NORMALIZED, SPARSE, WITH, WITHOUT
 from benchmarks.training.offline.tasks import MIXES, TASKS
 from sitegen.markdown import number, percent, spread, table
 from sitegen.results import NOT_MEASURED, by, figures, is_awaited
 
-_SIDES = {WITHOUT: "without recordings", WITH: "with recordings"}
+_SIDES = {
+    WITHOUT: "without recordings",
+    NORMALIZED: "without recordings, critics with layer normalization",
+    WITH: "with recordings, critics with layer normalization",
+}
 
 
 def recording_tasks() -> str:

@@ -9,7 +9,17 @@ import pytest
 
 from benchmarks.harness import ONE_SEED
 from benchmarks.training.offline import recording
-from benchmarks.training.offline.targets import ALGORITHMS, D3RLPY, DENSE, MEANINGS, SCHEMES, WITH, WITHOUT, targets
+from benchmarks.training.offline.targets import (
+    ALGORITHMS,
+    D3RLPY,
+    DENSE,
+    MEANINGS,
+    NORMALIZED,
+    SCHEMES,
+    WITH,
+    WITHOUT,
+    targets,
+)
 from benchmarks.training.offline.tasks import MIXES, TASKS
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -47,6 +57,12 @@ def test_recordings_must_halve_the_median_steps() -> None:
         assert (steps.measured, steps.met) == (with_them / 1_000.0, met)
         assert reached.met
     assert not _targets(_online({WITH: 1.0, WITHOUT: 2.0}, solved=False))[1].met
+    # The third side shows what the critics of the method do alone.
+    of_all = _targets(_online({WITH: 400.0, WITHOUT: 1_000.0, NORMALIZED: 500.0}))
+    assert [target.measured for target in of_all[:2]] == [0.4, 0.8]
+    assert [target.met for target in of_all] == [True, False, True]
+    for target in of_all:
+        assert any(re.fullmatch(meaning.pattern, target.name) for meaning in MEANINGS), target.name
     assert {target.refused for target in _targets(_online({WITH: 1.0, WITHOUT: 2.0}, seed=1))} == {ONE_SEED}
 
 

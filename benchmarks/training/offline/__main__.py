@@ -6,7 +6,7 @@
 First, our own runs of SAC train a medium policy and an expert, which record data sets. Then:
 
 1. SAC trains until it reaches the target, with and without 10,000 transitions of the medium policy (`--dataset`, RLPD).
-   Both have as many updates for each environment step.
+   Both have as many updates for each environment step. A third side has the critics of RLPD, but no recordings.
 2. TD3+BC and IQL train without actors on two data sets. d3rlpy trains the same algorithms on the same transitions, with
    as many updates and one thread, like ours. Variants with 90% of the weights masked have no peer. The last policy of
    each of our runs plays new episodes in int8 and in FP32.
@@ -41,6 +41,7 @@ from benchmarks.training.offline.targets import (
     D3RLPY,
     DENSE,
     MEANINGS,
+    NORMALIZED,
     SCHEMES,
     SPARSE,
     WITH,
@@ -95,7 +96,8 @@ def _runs(task: Task, arguments: argparse.Namespace, directory: Path) -> Iterato
         record(task, policies, "medium", arguments.transitions, 1, file)
         dataset = imported(task, file)
         for seed in range(1, arguments.seeds + 1):
-            for name, flags in ((WITHOUT, ()), (WITH, ("--dataset", str(dataset)))):
+            sides = ((WITHOUT, ()), (NORMALIZED, ("--sac.layer-norm",)), (WITH, ("--dataset", str(dataset))))
+            for name, flags in sides:
                 yield _online(task, name, seed, directory, flags)
     if "offline" not in arguments.parts:
         return
@@ -113,7 +115,7 @@ def _runs(task: Task, arguments: argparse.Namespace, directory: Path) -> Iterato
 
 
 def _online(task: Task, name: str, seed: int, directory: Path, flags: Sequence[str]) -> Run:
-    folder = directory / f"{task.name}-{name}-{seed}"
+    folder = directory / f"{task.name}-{name.replace(', ', '-').replace(' ', '-')}-{seed}"
     common = [
         *("--environment", task.environment, "--algorithm", "sac", "--seed", str(seed)),
         *("--target-return", str(task.target), "--max-environment-steps", str(task.steps), *task.settings),
