@@ -99,20 +99,20 @@ class MemoryConfig(Settings):
                 "step of a sequence; leave learner.compile out"
             )
 
-    def check_replay(self, capacity: int, environments: int, segment_length: int, n_step: int) -> None:
+    def check_replay(self, capacity: int, environments: int, segment_length: int, n_step: int, agents: int = 1) -> None:
         """Raise ValueError if the policy has a memory, and the replay may never contain a whole sequence.
 
-        capacity: rows of the replay. environments: of all actors.
+        capacity: rows of the replay. environments: of all actors. agents: of each environment.
         """
         steps = self.burn_in + self.sequence_length + n_step - 1
         # A sequence may begin and end within segments, and one segment is being written.
         segments = -(-steps // segment_length) + 2
-        needed = environments * segments * (segment_length + 1)
+        needed = environments * agents * segments * (segment_length + 1)
         if self and capacity < needed:
             raise ValueError(
                 f"replay.capacity must be at least {needed} rows, for a sequence of {steps} steps (memory.burn_in "
                 f"{self.burn_in}, memory.sequence_length {self.sequence_length}, n_step {n_step}) of each of "
-                f"{environments} environments, got {capacity}"
+                f"{environments} environments{f' with {agents} agents' if agents > 1 else ''}, got {capacity}"
             )
 
     def check_algorithm(self, name: str) -> None:

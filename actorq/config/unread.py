@@ -69,6 +69,7 @@ def given_in_vain(given: Mapping[str, Any], config: RunConfig, spec: Environment
 def _switched_off(run: RunConfig, spec: EnvironmentSpec) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Settings without effect because of other settings or of the environment, by reason."""
     methods = run.sparsity.methods
+    rollout_steps = -(-run.ppo.rollout_size // (run.actors * run.environments_per_actor))
     reasons: dict[str, tuple[object, tuple[str, ...]]] = {
         "actions are discrete": (spec.sizes, _GAUSSIAN),
         "network has the hidden layers": (run.network, ("dqn.hidden_sizes", *_HIDDEN)),
@@ -92,6 +93,10 @@ def _switched_off(run: RunConfig, spec: EnvironmentSpec) -> Iterator[tuple[str, 
         "multi_step is off": (run.multi_step_of(1) is None, ("multi_step_returns",)),
         "dynamic_capacity.enabled is off": (not run.asks_for_greedy_actions, _LOOKS),
         "memory.kind is none": (not run.memory, tuple(f"memory.{name}" for name in MemoryConfig.model_fields)),
+        f"a rollout of ppo.rollout_size steps has only {rollout_steps} steps of each environment": (
+            run.memory and run.algorithm == "ppo" and rollout_steps < run.memory.sequence_length,
+            ("memory.sequence_length",),
+        ),
         "networks are dense": (run.sparsity.method == "dense", _SPARSE),
         "init_from is given": (run.init_from, ("exploration.random_steps",)),
         "masks never change": (methods <= {"dense", "tiny", "static"}, _CHANGES),

@@ -106,6 +106,12 @@ def _open_replay(
     stored: ReadOnlyStore | None,
 ) -> ReplayBuffer:
     check_one_step(config, spec, algorithm)
+    environments = config.actors * config.environments_per_actor
+    sizes = (config.replay.capacity, environments, config.actor.segment_length, algorithm.n_step, spec.agent_count)
+    try:
+        config.memory.check_replay(*sizes)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     returns, replay, pace = _returns(config, algorithm), config.replay, config.rate_limiter
     config.dynamic_capacity_of(spec)
     bound, batch_size = getattr(algorithm, "reward_bound", None), algorithm.batch_size

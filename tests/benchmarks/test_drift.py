@@ -55,6 +55,15 @@ def test_training_lowers_the_error_of_the_task() -> None:
     assert make("gru", 16, 16, 60).error < make("gru", 16, 16, 0).error
 
 
+def test_cells_with_a_horizon_begin_as_those_of_ppo() -> None:
+    plain, slow = (make("gru", 64, 16, 0, horizon=horizon) for horizon in (0, 104))
+    kept = [policy.policy.memory.rows(policy.policy.memory.input.bias, 1) for policy in (plain, slow)]  # type: ignore[union-attr]
+    # The units forget within 2 to 104 steps: their bias is at most log(103).
+    assert kept[1][::2].max() > kept[0].max() + 1.0
+    assert slow.name == "gru 64, up to 104 steps, random"
+    assert plain.name == "gru 64, random"
+
+
 def test_the_drift_of_a_policy_with_the_gate_is_measured_over_all_steps() -> None:
     recurrent = make("gru", 16, 16, 0)
     found = drift(recurrent)

@@ -65,18 +65,24 @@ class Recurrent:
     error: float
 
 
-def make(kind: Any, units: int, hidden: int, updates: int, seed: int = 0) -> Recurrent:
-    """A policy with a hidden layer before its cell. updates: of training; 0 for random weights with an active state."""
+def make(kind: Any, units: int, hidden: int, updates: int, seed: int = 0, horizon: int = 0) -> Recurrent:
+    """A policy with a hidden layer before its cell.
+
+    updates: of training; 0 for random weights with an active state. horizon: steps over which half of the cell's units
+    keep their values at first, as in a new cell of PPO; 0 for the cell of the other algorithms.
+    """
     torch.manual_seed(seed)
     policy = DiagonalGaussianPolicy(SPEC, (hidden,), activation="tanh", memory=MemoryConfig(kind=kind, units=units))
     assert policy.memory is not None
-    if updates:
-        _train(policy, updates, seed)
-    else:
+    if not updates:
         with torch.no_grad():
             policy.memory.input.weight.mul_(_ACTIVE)
             policy.memory.recurrent.weight.mul_(math.sqrt(3))
-    name = f"{kind} {units}, {'trained' if updates else 'random'}"
+    if horizon:
+        policy.memory.spread_memory(horizon)
+    if updates:
+        _train(policy, updates, seed)
+    name = f"{kind} {units}, {f'up to {horizon} steps, ' if horizon else ''}{'trained' if updates else 'random'}"
     graph = export_policy_graph(policy, SPEC)
     return Recurrent(name, policy, graph, _checkpoint(policy, graph, seed + 1), _error(policy, seed + 2))
 

@@ -90,6 +90,12 @@ def test_settings_without_effect_are_reported() -> None:
     memory = {"kind": "gru", "burn_in": 3, "sequence_length": 9, "units": 64}
     assert in_vain(algorithm="ppo", memory=memory) == {"memory.burn_in": "the algorithm is ppo"}
     assert in_vain(algorithm="impala", memory=memory).keys() == {"memory.burn_in", "memory.sequence_length"}
+    # A sequence is not longer than an environment's part of a rollout.
+    long = {"algorithm": "ppo", "memory": {"kind": "gru", "sequence_length": 100}, "environments_per_actor": 8}
+    assert in_vain(**long, ppo={"rollout_size": 800}) == {}
+    assert in_vain(**long, ppo={"rollout_size": 512}) == {
+        "memory.sequence_length": "a rollout of ppo.rollout_size steps has only 64 steps of each environment"
+    }
 
 
 @pytest.mark.parametrize(("batch_size", "sequences"), [(1, 1), (40, 1), (41, 2), (256, 7)])

@@ -56,3 +56,12 @@ def test_a_users_algorithm_with_longer_returns_is_refused() -> None:
     with pytest.raises(UserError, match=r"n_step.* 1 .*hindsight.* 3"):
         check_one_step(_config(), SPEC, cast(Algorithm, Longer()))
     check_one_step(_config(hindsight={"copies": 0}), SPEC, cast(Algorithm, Longer()))
+
+
+def test_memory_is_refused_with_hindsight() -> None:
+    class Remembering:
+        n_step = 1
+
+    with pytest.raises(UserError, match=r"memory\.kind gru and hindsight exclude each other.*--hindsight\.copies 0"):
+        check_one_step(_config(memory="gru"), SPEC, cast(Algorithm, Remembering()))
+    check_one_step(_config(memory="gru", hindsight={"copies": 0}), SPEC, cast(Algorithm, Remembering()))

@@ -152,7 +152,7 @@ def test_a_state_of_another_size_is_the_users_mistake(client: QuantizerClient, t
     insert(original, range(1, 13))
     state = original.state(0, {})
     original.close()
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=r"resume with its memory\.kind and memory\.units") as caught:
         build(client, tmp_path, config("dqn", units=UNITS + 1), state)
     assert "\n" not in str(caught.value)
     build(client, tmp_path, config("dqn"), state).close()

@@ -366,5 +366,8 @@ def test_a_replay_that_is_too_small_for_all_agents_is_refused(client: QuantizerC
     small = config(replay={"capacity": 300, "min_size": 4})
     with pytest.raises(UserError, match=r"twice the 200 rows of a segment, .* \* 20 agents, got 300"):
         build(client, tmp_path, spec=team, settings=small)
+    memory = {"kind": "gru", "units": 4, "burn_in": 2, "sequence_length": 40}
+    with pytest.raises(UserError, match=r"for a sequence of .* of each of \d+ environments with 20 agents, got 2600"):
+        build(client, tmp_path, spec=team, settings=config(memory=memory, replay={"capacity": 2_600, "min_size": 4}))
     assert not any(tmp_path.iterdir())
     build(client, tmp_path, spec=replace(SPEC, agents=("red", "green", "blue"))).close()
