@@ -1,6 +1,7 @@
 """Whole runs of policies with memory: they train, evaluate, resume and refuse other states."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -67,6 +68,29 @@ def test_a_policy_with_memory_has_continuous_actions(tmp_path: Path, algorithm: 
     assert report[-1]["steps"] > 8
     assert all(each["state_drift"] <= 0.02 for each in report)
     assert actorq("evaluate", str(tmp_path / "run"), "--episodes", "2").returncode == 0
+
+
+@pytest.mark.timeout(240)
+def test_updates_of_a_policy_with_memory_use_its_quantized_cell(tmp_path: Path) -> None:
+    run = TrainingRun.start(
+        tmp_path / "run",
+        *("--algorithm", "ppo", "--memory", "gru", "--memory.units", "32", "--learner.quantization-aware-after", "0.0"),
+        *WITHOUT_VELOCITIES,
+        # Rounded updates through time are slow.
+        *("--ppo.epochs", "2", "--max-environment-steps", "2000", "--target-return", "501", "--no-energy.enabled"),
+    )
+    code, printed = run.finish()
+    assert code == 3, printed
+    summary = run.summary()
+    since = summary["quantization_aware_since"]
+    assert since is not None
+    assert summary["updates"] > since + 5
+    log = (run.directory / "logs" / "learner.log").read_text()
+    assert re.search("training follows int8: .*memory.input, memory.recurrent", log)
+    # The gate judged the trained versions on sequences.
+    report = summary["fidelity"]["sequences"]
+    assert report[-1]["steps"] > 1
+    assert all(each["state_drift"] <= 0.02 for each in report)
 
 
 @pytest.mark.timeout(240)

@@ -81,13 +81,19 @@ def test_sparse_policies_have_memory(name: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ppo", "impala"])
-@pytest.mark.parametrize("scheme", ["int8-weights", "int8", "int8-static"])
-def test_training_simulates_the_actors_rounding_through_time(name: str, scheme: str) -> None:
-    algorithm = make_recurrent(name, DISCRETE, "gru")
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize("scheme", ["int8-weights", "int8", "int8-static", "int4"])
+def test_training_simulates_the_actors_rounding_through_time(name: str, scheme: str, kind: str) -> None:
+    algorithm = make_recurrent(name, DISCRETE, kind)
     rollout = random_recurrent(algorithm, DISCRETE, 8)
     algorithm.learn(rollout, 0.0)
     fake = FakeQuantization(algorithm.policy, export_policy_graph(algorithm.policy, DISCRETE))
-    layers = tuple(key for key, module in algorithm.policy.named_modules() if isinstance(module, nn.Linear))
+    layers = tuple(
+        key
+        for key, module in algorithm.policy.named_modules()
+        # int4 needs 16 inputs.
+        if isinstance(module, nn.Linear) and (scheme != "int4" or module.in_features >= 16)
+    )
     assert {"memory.input", "memory.recurrent"} <= {*layers}
     fake.follow(scheme, [LayerReport(layer, INT8_PER_TENSOR) for layer in layers])
     assert set(fake.layers) == set(layers)
@@ -98,7 +104,7 @@ def test_training_simulates_the_actors_rounding_through_time(name: str, scheme: 
         rounded = algorithm.states(rollout[0])
         learned(algorithm, rollout)
     difference = np.abs(rounded - states)[1:]
-    assert 0 < float(difference.max()) < 0.1
+    assert 0 < float(difference.max()) < (0.2 if scheme == "int4" else 0.1)
 
 
 def test_wide_cells_multiply_in_bf16_on_request() -> None:

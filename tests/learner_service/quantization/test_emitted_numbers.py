@@ -13,14 +13,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from actorq.config.memory import MemoryConfig
+from actorq.domain.leaves import OBSERVATIONS
 from actorq.domain.policy import Checkpoint, PolicyGraph
+from actorq.domain.signature import Role
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.quantization.emission import weights
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Emission, Options, int4, int8, int8_static, scheme_named
 from actorq.quantization.schemes.base import Plan
-from learner_service.networks import QNetwork
-from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
+from learner_service.networks import QNetwork, SoftmaxPolicy
+from learner_service.networks.torso import Remembering
+from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters, state_size_of
 from learner_service.quantization import fake_quantization
 from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.quantization.straight_through import Grid, Weights
@@ -33,7 +37,9 @@ pytestmark = pytest.mark.usefixtures("operators_parsed_once")
 VECTORS = EnvironmentSpec("Vectors-v0", ArraySpec((24,), "float32"), ArraySpec((), "int64"), sizes=(4,))
 IMAGES = EnvironmentSpec("Images-v0", ArraySpec((36, 36, 4), "uint8"), ArraySpec((), "int64"), sizes=(4,))
 QUANTIZED = ("int8-weights", "int8", "int8-static", "int4")
-Observations = NDArray[np.generic]
+# The arrays of a policy's inputs by name, and those of its outputs in order, [B, ...] each.
+Batch = dict[str, NDArray[Any]]
+Outputs = tuple[NDArray[np.float32], ...]
 
 
 class D4PGPolicy(nn.Sequential):
@@ -110,6 +116,27 @@ def sparse(without_inputs: bool, left: tuple[int, int, int] = (41, 20, 18)) -> n
     return policy
 
 
+def remembering(policy: type[Remembering], kind: Any, **options: Any) -> Remembering:
+    """Hidden layers, a cell and heads."""
+    return policy(VECTORS, (64, 48), memory=MemoryConfig(kind=kind, units=40), **options)
+
+
+def sparse_memory() -> nn.Module:
+    """An LSTM of which some hidden units before the cell have no inputs, and the cell does not read some others."""
+    policy = remembering(SoftmaxPolicy, "lstm", activation="tanh")
+    assert policy.memory is not None
+    first, second = (module for module in policy.torso.modules() if isinstance(module, nn.Linear))
+    with torch.no_grad():
+        first.weight[::3] = 0.0
+        second.weight[::4] = 0.0
+        policy.memory.input.weight[:, 1::4] = 0.0
+        # Ranges that change with the live units.
+        second.weight[1::4] *= 3.0
+        policy.memory.recurrent.weight[::5] = 0.0
+        policy.memory.recurrent.weight[:, ::7] = 0.0
+    return policy
+
+
 POLICIES: dict[str, tuple[Callable[[], nn.Module], EnvironmentSpec]] = {
     "MLP": (mlp, VECTORS),
     "dueling": (lambda: QNetwork(VECTORS, (64, 64), dueling=True), VECTORS),
@@ -121,15 +148,23 @@ POLICIES: dict[str, tuple[Callable[[], nn.Module], EnvironmentSpec]] = {
     "CNN with ELU": (lambda: ConvolutionalPolicy(nn.ELU, pool=True, scaled=True), IMAGES),
     "CNN without Relu": (PooledWithoutRelu, IMAGES),
     "flattened frames": (lambda: QNetwork(IMAGES, (32, 32), dueling=False), IMAGES),
+    "GRU": (lambda: remembering(QNetwork, "gru", dueling=True), VECTORS),
+    "LSTM": (lambda: remembering(SoftmaxPolicy, "lstm"), VECTORS),
+    "LSTM that reads few units": (sparse_memory, VECTORS),
 }
 
 
-def observations(spec: EnvironmentSpec, rows: int, seed: int, spread: float = 3.0) -> Observations:
+def inputs(policy: nn.Module, spec: EnvironmentSpec, rows: int, seed: int, spread: float = 3.0) -> Batch:
+    """Random observations, and states before them if the policy has a memory."""
     rng = np.random.default_rng(seed)
     shape = (rows, *spec.observations.shape)
     if spec.observations.dtype == "uint8":
-        return rng.integers(256, size=shape, dtype=np.uint8)
-    return np.float32(spread) * rng.standard_normal(shape, np.float32)
+        batch: Batch = {OBSERVATIONS: rng.integers(256, size=shape, dtype=np.uint8)}
+    else:
+        batch = {OBSERVATIONS: np.float32(spread) * rng.standard_normal(shape, np.float32)}
+    if size := state_size_of(policy):
+        batch[Role.STATE] = np.float32(spread / 3) * rng.standard_normal((rows, size), np.float32)
+    return batch
 
 
 @dataclass(frozen=True)
@@ -138,7 +173,7 @@ class Trained:
 
     policy: nn.Module
     source: PolicyGraph
-    calibration: dict[str, Any]
+    calibration: Batch
 
     @classmethod
     def of(cls, policy: nn.Module, spec: EnvironmentSpec) -> "Trained":
@@ -148,7 +183,7 @@ class Trained:
                 # Zeros of sparse weights stay.
                 kept = parameter != 0 if parameter.ndim == 2 else torch.ones_like(parameter)
                 parameter.mul_(1.3).add_(0.02 * kept * torch.randn(parameter.shape, generator=generator))
-        return cls(policy, export_policy_graph(policy, spec), {"observations": observations(spec, 64, seed=6)})
+        return cls(policy, export_policy_graph(policy, spec), inputs(policy, spec, 64, seed=6))
 
     def emitted(self, scheme: str, options: Options) -> Emission:
         parameters = snapshot_parameters(self.policy)
@@ -162,20 +197,21 @@ class Trained:
     def faked(self, scheme: str, emission: Emission) -> FakeQuantization:
         fake = FakeQuantization(self.policy, self.source)
         fake.follow(scheme, emission.layers)
-        fake.calibrate(torch.from_numpy(self.calibration["observations"]))
+        fake.calibrate(*self.arguments(self.calibration))
         return fake
 
-    def outputs(self, batch: Observations, fake: FakeQuantization | None = None) -> NDArray[np.float32]:
-        with torch.no_grad():
-            if fake is None:
-                return np.asarray(self.policy(torch.from_numpy(batch)))
-            with fake.applied():
-                return np.asarray(self.policy(torch.from_numpy(batch)))
+    def arguments(self, batch: Batch) -> list[Tensor]:
+        """The arguments of the policy's forward pass."""
+        return [torch.from_numpy(batch[port.name]) for port in self.source.signature.inputs]
+
+    def outputs(self, batch: Batch, fake: FakeQuantization | None = None) -> Outputs:
+        with torch.no_grad(), nullcontext() if fake is None else fake.applied():
+            outputs = self.policy(*self.arguments(batch))
+        return tuple(np.asarray(each) for each in (outputs if isinstance(outputs, tuple) else (outputs,)))
 
 
-def run(emission: Emission, batch: Observations) -> NDArray[np.float32]:
-    (outputs,) = open_session(exact_here(emission.model), "emitted policy").run(None, {"observations": batch})
-    return np.asarray(outputs)
+def run(emission: Emission, batch: Batch) -> Outputs:
+    return tuple(map(np.asarray, open_session(exact_here(emission.model), "emitted policy").run(None, batch)))
 
 
 @pytest.fixture(scope="module", params=POLICIES)
@@ -186,10 +222,10 @@ def trained(request: pytest.FixtureRequest) -> Trained:
 
 
 def spec_of(trained: Trained) -> EnvironmentSpec:
-    return VECTORS if trained.calibration["observations"].dtype == np.float32 else IMAGES
+    return VECTORS if trained.calibration[OBSERVATIONS].dtype == np.float32 else IMAGES
 
 
-def disagreeing_rows(ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> float:
+def disagreeing_rows(ours: Outputs, theirs: Outputs) -> float:
     """Share of the rows of which any output differs by more than float32 sums in another order do.
 
     torch and ONNX Runtime add products in different orders, which changes a sum by some 1e-7 of its largest terms;
@@ -197,7 +233,8 @@ def disagreeing_rows(ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> 
     between two levels, the two round it to different ones: a row in which this happens differs by much more, about as
     much as quantization does altogether. So nearly all rows must agree to 1e-5, and a few need not.
     """
-    return float((np.abs(ours - theirs) > 1e-5 * np.abs(theirs).max()).any(axis=1).mean())
+    differ = [(np.abs(a - b) > 1e-5 * np.abs(b).max()).any(axis=1) for a, b in zip(ours, theirs, strict=True)]
+    return float(np.any(differ, axis=0).mean())
 
 
 @pytest.mark.parametrize("per_tensor", [False, True], ids=["per channel", "per tensor"])
@@ -210,14 +247,45 @@ def test_the_fake_quantized_policy_computes_what_actors_run(
     fake = trained.faked(scheme, emission)
     assert set(fake.layers) == {layer.name for layer in emission.layers if not layer.in_float}
     # Beyond the calibration batch too, so that static ranges clip.
-    batch = observations(spec_of(trained), 64, seed=7, spread=6.0)
+    batch = inputs(trained.policy, spec_of(trained), 64, seed=7, spread=6.0)
     theirs, ours, exact = run(emission, batch), trained.outputs(batch, fake), trained.outputs(batch)
     # Flattened frames are rounded at thousands of places a row, which makes it likelier that one is in the middle.
     assert disagreeing_rows(ours, theirs) <= 0.15
     if fake.layers:
-        assert np.abs(ours - theirs).max() <= 2 * np.abs(exact - theirs).max()
-        # What is compared is there to be seen.
-        assert disagreeing_rows(exact, theirs) > 0.9
+        for our, their, float_output in zip(ours, theirs, exact, strict=True):
+            assert np.abs(our - their).max() <= 2 * np.abs(float_output - their).max()
+            # What is compared is there to be seen.
+            assert disagreeing_rows((float_output,), (their,)) > 0.9
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize("scheme", ["int8-weights", "int8-static", "int4"])
+def test_training_through_time_computes_the_states_of_actors(scheme: str, kind: str) -> None:
+    # Without int8: training computes its ranges over the products of all steps, actors over those of one step.
+    torch.manual_seed(1)
+    policy, steps, rows = remembering(SoftmaxPolicy, kind), 20, 16
+    trained = Trained.of(policy, VECTORS)
+    emission = trained.emitted(scheme, Options())
+    fake = trained.faked(scheme, emission)
+    assert {"memory.input", "memory.recurrent"} <= set(fake.layers)
+    given = inputs(policy, VECTORS, steps * rows, seed=7)
+    observations = given[OBSERVATIONS].reshape(steps, rows, -1)
+    first, begins = given[Role.STATE][:rows], np.random.default_rng(8).random((steps, rows)) < 0.1
+    session, states = open_session(exact_here(emission.model), "emitted policy"), [first]
+    for t in range(steps):
+        states[t] = states[t] * ~begins[t, :, None]
+        states.append(session.run(None, {OBSERVATIONS: observations[t], Role.STATE: states[t]})[-1])
+    arguments = [torch.from_numpy(each) for each in (observations, first, begins)]
+    found = [policy.unrolled(*arguments).states]
+    with fake.applied():
+        found.append(policy.unrolled(*arguments).states)
+    # The first state is given.
+    theirs = (np.concatenate(states[1:]),)
+    exact, ours = ((each[1:].flatten(0, 1).numpy(),) for each in found)
+    # A row that rounds to another level changes all later states of its episode.
+    assert disagreeing_rows(ours, theirs) <= 0.15
+    # States of zeros begin a tenth of the steps.
+    assert disagreeing_rows(exact, theirs) > 0.8
 
 
 @cache
@@ -231,9 +299,9 @@ def with_an_empty_layer(without_inputs: bool) -> Trained:
 def test_the_fake_quantized_policy_matches_with_a_layer_without_live_units(scheme: str, without_inputs: bool) -> None:
     trained = with_an_empty_layer(without_inputs)
     emission = trained.emitted(scheme, Options(ends=True))
-    batch = observations(VECTORS, 64, seed=7)
-    theirs = run(emission, batch)
-    np.testing.assert_allclose(trained.outputs(batch, trained.faked(scheme, emission)), theirs, rtol=1e-5, atol=1e-6)
+    batch = inputs(trained.policy, VECTORS, 64, seed=7)
+    (ours,), (theirs,) = trained.outputs(batch, trained.faked(scheme, emission)), run(emission, batch)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("without_inputs", [True, False])
@@ -241,13 +309,13 @@ def test_removed_units_have_gradients_to_grow(without_inputs: bool) -> None:
     torch.manual_seed(1)
     trained = Trained.of(sparse(without_inputs), VECTORS)
     fake = trained.faked("int8", trained.emitted("int8", Options(ends=True)))
-    batch = torch.from_numpy(observations(VECTORS, 64, seed=7))
+    arguments = trained.arguments(inputs(trained.policy, VECTORS, 64, seed=7))
     quantized: list[Any] = []
     exact: list[Any] = []
     for found, applied in ((quantized, fake.applied()), (exact, nullcontext())):
         with applied:
             trained.policy.zero_grad()
-            trained.policy(batch).square().sum().backward()
+            trained.policy(*arguments).square().sum().backward()
         found += [parameter.grad for parameter in trained.policy.parameters()]
     for name, ours, theirs in zip(dict(trained.policy.named_parameters()), quantized, exact, strict=True):
         assert float((ours - theirs).norm() / theirs.norm()) < 0.1, name
@@ -264,16 +332,19 @@ WRONG: dict[str, tuple[str, object, str, Any]] = {
     "256 levels for activations": ("int8", int8, "UINT8_LARGEST", 256.0),
     "smaller blocks": ("int4", int4, "_BLOCKS", (16,)),
     "units left in": ("int8", fake_quantization, "remaining_units", lambda policy, traced: {}),
+    "units left in before a cell": ("int8", fake_quantization, "remaining_units", lambda policy, traced: {}),
 }
+# The policies for these formulas; D4PGPolicy for the others.
+_WITH_UNITS = {"units left in": lambda: sparse(without_inputs=False), "units left in before a cell": sparse_memory}
 
 
 @pytest.mark.parametrize("what", WRONG)
 def test_the_comparison_sees_a_wrong_formula(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scheme, target, name, wrong = WRONG[what]
     torch.manual_seed(1)
-    trained = Trained.of(sparse(without_inputs=False) if what == "units left in" else D4PGPolicy(), VECTORS)
+    trained = Trained.of(_WITH_UNITS.get(what, D4PGPolicy)(), VECTORS)
     emission = trained.emitted(scheme, Options(ends=True))
-    batch = observations(VECTORS, 64, seed=7)
+    batch = inputs(trained.policy, VECTORS, 64, seed=7)
     monkeypatch.setattr(target, name, wrong)
     ours = trained.outputs(batch, trained.faked(scheme, emission))
     assert disagreeing_rows(ours, run(emission, batch)) > 0.5
@@ -325,10 +396,11 @@ def test_one_layer_is_the_same_to_the_last_bit(scheme: str, per_tensor: bool) ->
     torch.manual_seed(2)
     policy = OneLayer(32)
     source = export_policy_graph(policy, HARD)
-    for name, batch in hard_cases(32).items():
-        trained = Trained(policy, source, {"observations": batch})
+    for name, rows in hard_cases(32).items():
+        batch: Batch = {OBSERVATIONS: rows}
+        trained = Trained(policy, source, batch)
         emission = trained.emitted(scheme, Options(ends=True, per_tensor_error=1.0 if per_tensor else 0.0))
-        ours, theirs = trained.outputs(batch, trained.faked(scheme, emission)), run(emission, batch)
+        (ours,), (theirs,) = trained.outputs(batch, trained.faked(scheme, emission)), run(emission, batch)
         if scheme == "int4":
             # Blocks are summed in float32, where the order counts; a tie on the wrong side would be 1e-3 or more.
             np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=2e-6 * np.abs(theirs).max(), err_msg=name)
@@ -363,8 +435,8 @@ WRONG_BY_A_LEVEL: dict[str, tuple[type, str, Any]] = {
 @pytest.mark.parametrize("what", WRONG_BY_A_LEVEL)
 def test_one_layer_shows_a_single_wrong_level(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(2)
-    policy, batch = OneLayer(32), halves(16, 32)
-    trained = Trained(policy, export_policy_graph(policy, HARD), {"observations": batch})
+    policy, batch = OneLayer(32), {OBSERVATIONS: halves(16, 32)}
+    trained = Trained(policy, export_policy_graph(policy, HARD), batch)
     emission = trained.emitted("int8", Options(ends=True, per_tensor_error=1.0))
     theirs = run(emission, batch)
     np.testing.assert_array_equal(trained.outputs(batch, trained.faked("int8", emission)), theirs)

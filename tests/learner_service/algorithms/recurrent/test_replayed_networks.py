@@ -160,15 +160,21 @@ def test_the_removal_of_dead_units_keeps_the_state(name: str, kind: str) -> None
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("scheme", ["int8-weights", "int8", "int8-static"])
-def test_training_simulates_the_actors_rounding_through_time(name: str, scheme: str) -> None:
-    algorithm, exact = made(name), made(name)
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize("scheme", ["int8-weights", "int8", "int8-static", "int4"])
+def test_training_simulates_the_actors_rounding_through_time(name: str, scheme: str, kind: str) -> None:
+    algorithm, exact = made(name, kind), made(name, kind)
     batch, spec = sequences(algorithm), spec_of(name)
     learn(algorithm, batch)
     exact.load_state(algorithm.state())
     policy = algorithm.policy
     fake = FakeQuantization(policy, export_policy_graph(policy, spec, takes_noise=algorithm.takes_noise))
-    layers = tuple(key for key, module in policy.named_modules() if isinstance(module, nn.Linear))
+    layers = tuple(
+        key
+        for key, module in policy.named_modules()
+        # int4 needs 16 inputs.
+        if isinstance(module, nn.Linear) and (scheme != "int4" or module.in_features >= 16)
+    )
     assert {"memory.input", "memory.recurrent"} <= {*layers}
     fake.follow(scheme, [LayerReport(layer, INT8_PER_TENSOR) for layer in layers])
     assert set(fake.layers) == set(layers)
@@ -179,7 +185,7 @@ def test_training_simulates_the_actors_rounding_through_time(name: str, scheme: 
         rounded = algorithm.states(batch)
         learn(algorithm, batch)
     difference = np.abs(rounded - states)
-    assert 0 < float(difference.max()) < 0.1
+    assert 0 < float(difference.max()) < (0.2 if scheme == "int4" else 0.1)
     # The rounding errors of later steps contain those of earlier ones. The first state is the stored one.
     assert not difference[:, 0].any()
     learn(exact, batch)
