@@ -54,9 +54,10 @@ class AnyAlgorithm(Protocol):
     begin_from: a method whose argument is the `state()` of another run. The algorithm begins with that run's networks
         and normalizer. Optimizers, counters and generators stay new. It raises as `load_state`. Without this method a
         run refuses `init_from`.
-    has_memory: whether the class supports `config.memory`; False without it. Its policy then has the attribute
-        `state_size`. The policy's forward pass has the state, float32[B, state_size], as its second input, and the next
-        state as its last output.
+    has_memory: whether the class supports `config.memory`; False without it. In a run with memory, the algorithm has
+        the method of `RecurrentAlgorithm`. Its policy then has the attribute `state_size`, which equals
+        `config.memory.state_size`. The policy's forward pass has the state, float32[B, state_size], as its second
+        input, and the next state as its last output.
     has_groups: whether the class supports `config.policies`; False without it. Its networks then have layers for each
         of `EnvironmentSpec.groups`.
     has_critic: whether the class supports `config.critic_leaves`; False without it. Its critics then see the

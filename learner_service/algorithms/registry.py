@@ -81,7 +81,24 @@ def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.devic
             + (f" ({place})" if place else "")
         ) from error
     _require(config.algorithm, made, _ON_POLICY_WHEN_MADE if is_on_policy(made) else _REQUIRED_WHEN_MADE)
+    _check_memory(config, made)
     return made
+
+
+def _check_memory(config: RunConfig, made: Algorithm) -> None:
+    """Raise UserError unless a user's algorithm has `states` in a run with memory, and a state of the run's size."""
+    name, memory = config.algorithm, config.memory
+    if memory and not hasattr(made, "states"):
+        raise UserError(
+            f"memory.kind {memory.kind}: algorithm {name} lacks the method states; see "
+            "learner_service.algorithms.base.RecurrentAlgorithm"
+        )
+    size = getattr(made.policy, "state_size", 0)
+    if size != memory.state_size:
+        raise UserError(
+            f"memory.kind {memory.kind}: expected a policy of algorithm {name} with state_size {memory.state_size}, "
+            f"got {size}; memory.kind and memory.units set the size of the state"
+        )
 
 
 def _check_groups(config: RunConfig, algorithm: type[Algorithm], spec: EnvironmentSpec) -> None:

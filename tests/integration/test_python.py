@@ -18,7 +18,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 import actorq
 from actorq import EndEvent, EvaluationEvent, NoticeEvent, Run, StatusEvent
 from actorq.domain.status import RunState
-from actorq.errors import ActorQError, UserError
+from actorq.errors import ActorQError, InvalidInputError, UserError
 from actorq.rundirectory import RunDirectory
 from actorq_apps.python.buffer import EventBuffer
 from actorq_apps.python.events import Event
@@ -95,14 +95,23 @@ def test_an_environment_of_this_process_acts_here(given: str, tmp_path: Path) ->
         "lambda": lambda: gymnasium.make("CartPole-v1", max_episode_steps=100),
         "object": gymnasium.make("CartPole-v1", max_episode_steps=100),
     }[given]
-    run = actorq.train(environment, like="CartPole-v1", directory=tmp_path / "run", **SHORT, **LIMIT)
+    memory: dict[str, Any] = {"memory": {"kind": "gru", "units": 16}} if given == "lambda" else {}
+    run = actorq.train(environment, like="CartPole-v1", directory=tmp_path / "run", **memory, **SHORT, **LIMIT)
     first = _until(run, EvaluationEvent)
     assert {actor.name for actor in first.status.actors} == {"actor-0", "evaluator"}
     assert {p.pid for p in first.status.processes if p.role in ("actor", "evaluator")} == {os.getpid()}
     assert run.wait().solved
     assert _ended(run)
     assert not [t for t in threading.enumerate() if t.name in ("actor", "evaluator")]
-    assert run.policy().predict(np.zeros(4, np.float32)) in (0, 1)
+    policy = run.policy()
+    assert policy.has_memory == bool(memory)
+    assert policy.predict(np.zeros(4, np.float32)) in (0, 1)
+    if memory:
+        # The state has one row until the next episode.
+        with pytest.raises(InvalidInputError, match=r"expected 1 rows, as in the steps before, got 2; .*call reset"):
+            policy.predict(np.zeros((2, 4), np.float32))
+        policy.reset()
+    assert policy.predict(np.zeros((2, 4), np.float32)).shape == (2,)
     evaluation = run.evaluate(3)
     assert len(evaluation.returns) == 3
     assert max(evaluation.lengths) <= 100

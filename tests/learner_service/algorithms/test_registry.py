@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from own_on_policy import RecurrentReinforce, Reinforce, RememberingLogits
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
@@ -228,5 +229,50 @@ def test_a_users_network_is_in_the_policy_of_every_algorithm(name: str, spec: En
 def test_a_network_that_does_not_fit_gives_one_line(function: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         make_algorithm(small("dqn", network=f"own_algorithms:{function}"), SPEC)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+class OfOneUnit(RecurrentReinforce):
+    """Has a state of one number, whatever the run asks for."""
+
+    def _make_policy(self, config: RunConfig, spec: EnvironmentSpec) -> torch.nn.Module:
+        return RememberingLogits(spec.observations.shape[0], 1, spec.acting_size)
+
+
+class WithoutState(Reinforce):
+    """Has a policy without a state."""
+
+    has_memory = True
+    states = None
+
+
+class WithoutStates(Reinforce):
+    """Lacks the method `states`."""
+
+    has_memory = True
+
+
+@pytest.mark.parametrize(("kind", "size"), [("gru", 8), ("lstm", 16)])
+def test_the_state_of_an_own_cell_has_the_size_that_the_run_asks_for(kind: str, size: int) -> None:
+    memory = {"kind": kind, "units": 8}
+    own = RunConfig.model_validate({"algorithm": "own_on_policy:RecurrentReinforce", "memory": memory})
+    policy: Any = make_algorithm(own, SPEC).policy
+    assert policy.state_size == size
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "message"),
+    [
+        ("OfOneUnit", {"kind": "gru", "units": 8}, "with state_size 8, got 1; memory.kind and memory.units set"),
+        ("OfOneUnit", {"kind": "lstm", "units": 8}, "with state_size 16, got 1; memory.kind and memory.units set"),
+        ("OfOneUnit", {"kind": "none"}, "memory.kind none: expected a policy of algorithm"),
+        ("WithoutState", {"kind": "gru", "units": 8}, "with state_size 8, got 0; memory.kind and memory.units set"),
+        ("WithoutStates", {"kind": "gru"}, "lacks the method states; see learner_service.algorithms.base.Recurrent"),
+    ],
+)
+def test_an_own_memory_that_does_not_fit_gives_one_line(name: str, memory: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        make_algorithm(RunConfig.model_validate({"algorithm": f"{__name__}:{name}", "memory": memory}), SPEC)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -1,5 +1,7 @@
 """The graph of a policy with memory is one step. ONNX Runtime and the learner's network agree over many steps."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,14 +9,20 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from actorq.config.memory import MemoryConfig
 from actorq.domain.leaves import OBSERVATIONS
 from actorq.domain.signature import NEXT_STATE, Role
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
+from learner_service.algorithms import make_algorithm
 from learner_service.networks import DiagonalGaussianPolicy, SoftmaxPolicy
+from learner_service.networks.continuous import sample_of
+from learner_service.policy.graph_operations import UnknownOperationError
 from learner_service.policy.graph_writer import write_graph
 from learner_service.policy.policy_graph import calibration_batch, export_policy_graph, graph_by, snapshot_parameters
+from tests.learner_service.algorithms.replayed_parts import run_of
 from tests.learner_service.learner_parts import SPEC
 
 CONTINUOUS = EnvironmentSpec("C-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-1.0,), (2.0,)), ())
@@ -31,7 +39,58 @@ def policy_of(spec: EnvironmentSpec, kind: Any) -> SoftmaxPolicy | DiagonalGauss
 @pytest.mark.parametrize("spec", [SPEC, CONTINUOUS], ids=["discrete", "continuous"])
 def test_onnx_runtime_and_the_unrolled_network_agree_over_a_thousand_steps(spec: EnvironmentSpec, kind: str) -> None:
     policy = policy_of(spec, kind)
-    graph = export_policy_graph(policy, spec)
+    # The actions of a Gaussian policy are its first output, and their mean is the second.
+    check_steps(policy, spec, policy.computed, output=0 if spec.sizes else 1)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize("name", ["dqn", "sac", "td3"])
+def test_policies_with_a_replay_agree_over_a_thousand_steps(name: str, kind: str) -> None:
+    check_replayed(name, kind)
+
+
+def test_a_cell_after_own_layers_agrees_in_the_graph_of_pytorchs_exporter() -> None:
+    check_replayed("sac", "lstm", network="own_algorithms:random_features")
+
+
+def check_replayed(name: str, kind: str, **run: str) -> None:
+    """`check_steps` of a small algorithm with a replay. run: its network, whose operations the graph writer lacks."""
+    spec, takes_noise = SPEC if name == "dqn" else CONTINUOUS, name == "sac"
+    algorithm = make_algorithm(run_of(name, {"kind": kind, "units": UNITS}, run=run), spec)
+    if run:
+        with pytest.raises(UnknownOperationError):
+            graph_by(write_graph, algorithm.policy, spec, takes_noise, greedy=False)
+    noise = np.random.default_rng(1).standard_normal((STEPS, ROWS, 2), np.float32) if takes_noise else None
+    check_steps(algorithm.policy, spec, partial(learned, algorithm, noise), noise=noise)
+
+
+def learned(algorithm: Any, noise: NDArray[np.float32] | None, observations: Tensor, outputs: Tensor) -> Tensor:
+    """The values or actions that the losses read. outputs: of the unrolled cell, float32[B, U]."""
+    policy = algorithm.policy
+    if algorithm.name == "dqn":
+        values: Tensor = policy.valued(observations, outputs)
+        return values
+    if noise is None:
+        squashed = policy.squashed(observations, outputs)
+    else:
+        squashed, _ = sample_of(policy.computed(observations, outputs), torch.from_numpy(noise).flatten(0, 1))
+    actions: Tensor = policy.scale(squashed)
+    return actions
+
+
+def check_steps(
+    policy: Any,
+    spec: EnvironmentSpec,
+    learned: Callable[[Tensor, Tensor], Tensor],
+    output: int = 0,
+    noise: NDArray[np.float32] | None = None,
+) -> None:
+    """Make the steps with the policy's graph in ONNX Runtime, and with the learner's unrolled cell.
+
+    learned: one output of all steps, from the observations and the outputs of the cell. output: its place in the graph.
+    noise: standard normal, float32[STEPS, ROWS, components].
+    """
+    graph = export_policy_graph(policy, spec, takes_noise=noise is not None)
     session = onnxruntime.InferenceSession(graph.model, providers=["CPUExecutionProvider"])
     rng, parameters = np.random.default_rng(0), snapshot_parameters(policy)
     observations = rng.standard_normal((STEPS, ROWS, *spec.observations.shape), np.float32)
@@ -39,13 +98,15 @@ def test_onnx_runtime_and_the_unrolled_network_agree_over_a_thousand_steps(spec:
     outputs, state = [], np.zeros((ROWS, policy.state_size), np.float32)
     for t in range(STEPS):
         state[begins[t]] = 0
-        told = session.run(None, {OBSERVATIONS: observations[t], Role.STATE: state, **parameters})
-        outputs.append(told[-2 if spec.sizes else 1])
+        feeds = {OBSERVATIONS: observations[t], Role.STATE: state, **parameters}
+        told = session.run(None, feeds if noise is None else {**feeds, Role.NOISE: noise[t]})
+        outputs.append(told[output])
         state = told[-1]
     with torch.no_grad():
-        starts = torch.zeros(ROWS, policy.state_size)
-        unrolled = policy.unrolled(torch.from_numpy(observations), starts, torch.from_numpy(begins))
-        expected = policy.computed(torch.from_numpy(observations).flatten(0, 1), unrolled.outputs.flatten(0, 1))
+        starts, rows = torch.zeros(ROWS, policy.state_size), torch.from_numpy(observations)
+        unrolled = policy.unrolled(rows, starts, torch.from_numpy(begins))
+        expected = learned(rows.flatten(0, 1), unrolled.outputs.flatten(0, 1))
+    assert float(expected.std()) > 0.01
     np.testing.assert_allclose(np.concatenate(outputs), expected.numpy(), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(state, unrolled.states[-1].numpy(), rtol=1e-4, atol=1e-4)
 

@@ -10,15 +10,22 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import actorq
-from actorq.domain.policy import SCHEMES
+from actor_service.environments import describe_environment
+from actorq.domain.leaves import OBSERVATIONS
+from actorq.domain.policy import SCHEMES, SEQUENCE_LENGTHS, Checkpoint
+from actorq.domain.signature import Role
 from actorq.errors import InvalidInputError
 from actorq.rundirectory import RunDirectory
+from learner_service.policy.policy_graph import snapshot_parameters
 from quantizer_service.command import export
 from tests.builders.stored_policies import CONTINUOUS, stored_run
+from tests.integration.recurrent_policies import Recurrent
 from tests.quantizer_service.policy_graphs import OBSERVATION_SIZE
-from tests.quantizer_service.recurrent_graphs import STATE, calibration, integrator, version
+from tests.quantizer_service.recurrent_graphs import SEQUENCES, STATE, integrator, version
+from tests.quantizer_service.recurrent_graphs import STEPS as SEQUENCE_STEPS
 
-GRAPH, STEPS, ROWS = integrator(), 30, 3
+GRAPH, STEPS, ROWS, UNITS = integrator(), 30, 3, 32
+CARTPOLE = describe_environment("CartPole-v1")
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +46,8 @@ def exported(run: RunDirectory, path: Path, *flags: str) -> Path:
     return path
 
 
-def observations(steps: int = STEPS, rows: int = ROWS) -> Any:
-    return np.random.default_rng(5).standard_normal((steps, rows, OBSERVATION_SIZE)).astype(np.float32)
+def observations(steps: int = STEPS, rows: int = ROWS, size: int = OBSERVATION_SIZE) -> Any:
+    return np.random.default_rng(5).standard_normal((steps, rows, size)).astype(np.float32)
 
 
 def stepped(path: Path, observed: Any) -> Any:
@@ -114,26 +121,54 @@ def test_a_policy_of_a_runs_folder_keeps_its_state(run: RunDirectory, tmp_path: 
         np.testing.assert_allclose(found, stepped(file, observed), atol=1e-5)
 
 
+@pytest.fixture(scope="module", params=["integrator", "gru", "lstm"])
+def with_size(
+    request: pytest.FixtureRequest, run: RunDirectory, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[RunDirectory, int]:
+    """A run of the integrator, or of a network with a cell of this kind, and the numbers in its state."""
+    if request.param == "integrator":
+        return run, STATE
+    recurrent, memory = Recurrent(CARTPOLE, request.param, UNITS), {"kind": request.param, "units": UNITS}
+    observed = np.random.default_rng(2).standard_normal((SEQUENCE_STEPS, SEQUENCES, *CARTPOLE.observations.shape))
+    sequences: dict[str, Any] = {
+        SEQUENCE_LENGTHS: np.full(SEQUENCES, SEQUENCE_STEPS, np.int32),
+        OBSERVATIONS: observed.astype(np.float32),
+        Role.STATE: np.zeros((SEQUENCES, recurrent.size), np.float32),
+    }
+    parameters, seen = snapshot_parameters(recurrent.policy), recurrent.calibration()
+    published = Checkpoint(1, 1, recurrent.graph.digest, parameters, seen, 0.0, sequences=sequences)
+    root = tmp_path_factory.mktemp("stored") / "run"
+    found = stored_run(root, recurrent.graph, [published], spec=CARTPOLE, algorithm="ppo", memory=memory)
+    return found, {"gru": 1, "lstm": 2}[request.param] * UNITS
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_another_runtime_computes_the_same_steps(run: RunDirectory, scheme: str, tmp_path: Path) -> None:
+def test_another_runtime_computes_the_same_steps(
+    with_size: tuple[RunDirectory, int], scheme: str, tmp_path: Path
+) -> None:
     """The reference evaluator and ONNX Runtime, each with its own state over some steps."""
+    run, size = with_size
     paths = [exported(run, tmp_path / f"{form}.onnx", "--scheme", scheme, "--form", form) for form in FORMS]
     session, other = onnxruntime.InferenceSession(paths[0]), ReferenceEvaluator(str(paths[1]))
     told = json.loads(paths[1].with_suffix(".json").read_text())
-    assert told["memory"] == {"state": "state", "next_state": "next_state", "size": STATE}
+    assert told["memory"] == {"state": "state", "next_state": "next_state", "size": size}
     assert [each["steps"] for each in told["fidelity"]["sequences"]] == [1, 8, 64]
-    states = [np.zeros((ROWS, STATE), np.float32)] * 2
-    span = float(np.ptp(calibration()["state"]))
-    for rows in observations(8):
+    observation, acting = next(iter(told["inputs"])), next(iter(told["outputs"]))
+    states = [np.zeros((ROWS, size), np.float32)] * 2
+    # Actions and states of all steps, of both runtimes.
+    steps: list[list[Any]] = []
+    for rows in observations(8, size=told["inputs"][observation]["shape"][1]):
         results: list[Any] = [
-            each.run(["actions", "next_state"], {"observation": rows, "state": state})
+            each.run([acting, "next_state"], {observation: rows, "state": state})
             for each, state in zip((session, other), states, strict=True)
         ]
         states = [result[1] for result in results]
-        np.testing.assert_allclose(results[1][0], results[0][0], atol=TOLERANCE * span)
-        np.testing.assert_allclose(states[1], states[0], atol=TOLERANCE * span)
+        steps.append(results)
+    for output in (0, 1):
+        expected, actual = (np.stack([results[runtime][output] for results in steps]) for runtime in (0, 1))
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=TOLERANCE * float(np.ptp(expected)))
 
 
 FORMS = ("onnxruntime", "standard")
-# Rounding halves differently may change a product by one step of its scale.
+# Of the range of an output. Rounding halves differently may change a product by one step of its scale.
 TOLERANCE = 0.02
