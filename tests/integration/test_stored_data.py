@@ -3,12 +3,14 @@
 import json
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import actorq as library
+from actorq.errors import UserError
 from tests.integration.training_run import TrainingRun, actorq
 
 # Random returns of Pendulum are far below this target.
@@ -119,12 +121,26 @@ def test_wrong_settings_are_refused_before_any_service_starts(flags: tuple[str, 
 
 
 @pytest.mark.timeout(240)
-def test_python_trains_from_stored_data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
+def test_python_imports_shows_exports_and_trains_from_stored_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("pendulum.npz", allow_pickle=False, **arrays())
+    data = library.import_dataset("pendulum.npz", "Pendulum-v1", environment_args={"g": 9.8})
+    assert (data.environment, data.transitions, data.episodes, data.terminated) == ("Pendulum-v1", 400, 2, 0)
+    assert data.lowest_return <= data.mean_return <= data.highest_return
+    assert library.show_dataset("pendulum") == replace(data, directory=tmp_path / "datasets" / "pendulum")
+    assert library.export_dataset(data, "copy.npz") == library.DatasetExport("copy.npz", 2, 400, 0, 0)
+    with pytest.raises(UserError, match="exists; give another name, or remove the folder"):
+        library.import_dataset("copy.npz", "Pendulum-v1", name="pendulum")
+    with pytest.raises(UserError, match="does not name its environment; give environment ID"):
+        library.import_dataset("copy.npz")
+    with pytest.raises(UserError, match="environment_args: expected no settings of the environment"):
+        library.import_dataset(data.directory, name="again", environment_args={"g": 9.8})
     run = library.train(
         "Pendulum-v1",
         "iql",
-        dataset="pendulum",
+        dataset=data,
         offline=True,
         max_updates=1000,
         iql={"hidden_sizes": (16, 16), "batch_size": 32},
