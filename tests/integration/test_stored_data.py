@@ -17,6 +17,9 @@ from tests.integration.training_run import TrainingRun, actorq
 _NEVER = ("--target-return", "0", "--no-energy.enabled", "--evaluation.episodes", "1")
 SMALL = ("--scheme", "fp32", "--learner.torch-threads", "1", *_NEVER)
 
+SPARSE = ("--sparsity.actor", "0.9", "--sparsity.critic", "0.9", "--sparsity.period-updates", "100")
+RLX2 = ("--sparsity.method", "rlx2", *SPARSE)
+
 
 def arrays(steps: int = 400, seed: int = 0) -> dict[str, np.ndarray]:
     """Episodes of random observations of Pendulum."""
@@ -58,14 +61,27 @@ def test_a_data_set_is_shown_and_exported_in_every_form(folder: Path) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_a_run_without_actors_ends_after_its_updates(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("further", "said", "share_of_flops"),
+    [
+        ((), "", 1.0),
+        (RLX2, "targets have 3 steps from update ", 0.1),
+        (("--learner.quantization-aware-after", "0.5", "--scheme", "int8"), "quantization-aware from update ", 1.0),
+    ],
+    ids=["dense", "rlx2", "quantization-aware"],
+)
+def test_a_run_without_actors_ends_after_its_updates(
+    further: tuple[str, ...], said: str, share_of_flops: float, folder: Path
+) -> None:
     flags = ("Pendulum-v1", "--algorithm", "td3bc", "--dataset", "pendulum", "--offline", "--max-updates", "2000")
     small = ("--td3bc.hidden-sizes", "16,16", "--td3bc.batch-size", "32", *SMALL)
-    done = actorq("train", *flags, *small, "--run-directory", "run", cwd=folder)
+    done = actorq("train", *flags, *small, *further, "--run-directory", "run", cwd=folder)
     assert done.returncode == 3, done.stderr
     summary = json.loads((folder / "run" / "summary.json").read_text())
     assert (summary["updates"], summary["environment_steps"]) == (2000, 0)
     assert summary["evaluations"]
+    assert summary["flops"]["update"]["ratio"] == pytest.approx(share_of_flops, abs=0.01)
+    assert said in (folder / "run" / "logs" / "learner.log").read_text()
     logs = {path.name for path in (folder / "run" / "logs").iterdir()}
     assert "evaluator.log" in logs
     assert not any(name.startswith("actor-") for name in logs)
