@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 import actorq as library
 from actorq.errors import UserError
@@ -82,6 +83,9 @@ def test_a_run_without_actors_ends_after_its_updates(
     assert summary["evaluations"]
     assert summary["flops"]["update"]["ratio"] == pytest.approx(share_of_flops, abs=0.01)
     assert said in (folder / "run" / "logs" / "learner.log").read_text()
+    (events,) = (folder / "run" / "events").iterdir()
+    steps = {event.step for event in EventFileLoader(str(events)).Load() if event.summary.value}
+    assert (min(steps), max(steps)) == (0, 2000)
     logs = {path.name for path in (folder / "run" / "logs").iterdir()}
     assert "evaluator.log" in logs
     assert not any(name.startswith("actor-") for name in logs)
@@ -170,4 +174,7 @@ def test_python_imports_shows_exports_and_trains_from_stored_data(
     status = run.status()
     assert status is not None
     assert status.updates == 1000
+    (axes,) = run.plot().figure.axes
+    assert axes.get_xlabel() == "updates"
+    assert np.max(axes.lines[0].get_xdata()) == 1000
     assert result.mean_return is not None
