@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.domain.columns import Array
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.extras import require
 from learner_service.datasets.episodes import Episode
@@ -60,6 +61,18 @@ class ArrayFile:
     def lengths(self) -> Sequence[int]:
         """The steps of each episode."""
         return [stop - start for start, stop, _ in self._spans]
+
+    def check_limit(self, spec: EnvironmentSpec) -> None:
+        """Raise UserError when episodes are probably joined.
+
+        The file then has neither truncations nor next observations, and an episode is too long for the environment.
+        """
+        most, longest = spec.max_episode_steps, max(self.lengths, default=0)
+        if most and longest > most and not {"truncations", "next_observations"} & self._arrays.keys():
+            raise UserError(
+                f"dataset import: {self.text}: an episode has {longest:,} steps, but {spec.environment_id} ends each "
+                f"after {most:,}: add the array truncations, with the ends by a time limit"
+            )
 
     def __iter__(self) -> Iterator[Episode]:
         arrays = self._arrays

@@ -60,6 +60,8 @@ def _import(given: Namespace) -> int:
             f"dataset import: expected data of {spec.environment_id}, got data of {source.environment} in "
             f"{source.text}; give --environment {source.environment}"
         )
+    if isinstance(source, ArrayFile):
+        source.check_limit(spec)
     made = write(Path(given.target), spec, source)
     if given.json:
         _print_json(made, 0)

@@ -1,6 +1,7 @@
 """Flat arrays of other libraries become episodes, and a fault in them is one line."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from actorq.errors import UserError
 from learner_service.datasets.arrays import ArrayFile, write_arrays
-from tests.learner_service.datasets.dataset_parts import Recorded, arrays, assert_same, episode, saved
+from tests.learner_service.datasets.dataset_parts import SPEC, Recorded, arrays, assert_same, episode, saved
 
 
 def test_an_episode_ends_where_a_flag_says_so(tmp_path: Path) -> None:
@@ -44,6 +45,16 @@ def test_the_names_of_other_libraries_are_known(names: tuple[str, str], tmp_path
     changes = {names[0]: arrays()["terminations"], names[1]: arrays()["truncations"]}
     path = saved(tmp_path / "a.npz", terminations=None, truncations=None, **changes)
     assert ArrayFile(path).lengths == [10, 10, 10]
+
+
+def test_episodes_of_a_time_limit_that_no_array_separates_are_refused(tmp_path: Path) -> None:
+    joined = ArrayFile(saved(tmp_path / "a.npz", steps=400, truncations=None, next_observations=None))
+    with pytest.raises(
+        UserError, match=r"an episode has 399 steps, but Pendulum-v1 ends each after 200: add the array"
+    ):
+        joined.check_limit(SPEC)
+    ArrayFile(saved(tmp_path / "b.npz", steps=400, next_observations=None)).check_limit(SPEC)
+    joined.check_limit(replace(SPEC, max_episode_steps=0))
 
 
 def _of_d3rlpy_1(path: Path, **changes: Any) -> Path:
