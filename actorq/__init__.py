@@ -9,18 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from actorq.inference import load_policy
+    from actorq_apps.python.datasets import Dataset, DatasetExport, export_dataset, import_dataset, show_dataset
     from actorq_apps.python.events import EndEvent, EvaluationEvent, NoticeEvent, Result, StatusEvent
     from actorq_apps.python.run import Run
     from actorq_apps.python.train import train
 
 __all__ = [
+    "Dataset",
+    "DatasetExport",
     "EndEvent",
     "EvaluationEvent",
     "NoticeEvent",
     "Result",
     "Run",
     "StatusEvent",
+    "export_dataset",
+    "import_dataset",
     "load_policy",
+    "show_dataset",
     "train",
 ]
 
@@ -28,10 +34,12 @@ __version__ = "0.1.0"
 
 # The names that users import from this package. Most come from actorq_apps, which this package otherwise never imports.
 _EVENTS = ("EndEvent", "EvaluationEvent", "NoticeEvent", "Result", "StatusEvent")
+_DATASETS = ("Dataset", "DatasetExport", "export_dataset", "import_dataset", "show_dataset")
 _DOORS = {
     "load_policy": "actorq.inference",
     "train": "actorq_apps.python.train",
     "Run": "actorq_apps.python.run",
+    **dict.fromkeys(_DATASETS, "actorq_apps.python.datasets"),
     **dict.fromkeys(_EVENTS, "actorq_apps.python.events"),
 }
 

@@ -16,7 +16,6 @@ _GRAMS_PER_KG = 1e3
 # Processes name their own service. Unknown names share one label, so that the number of time series stays bounded.
 _SERVICES = ("learner", "quantizer", "actor", "evaluator", "meter")
 _OTHER = "other"
-_ROLES: tuple[Role, ...] = ("actor", "evaluator")
 
 
 def learner_metrics(run: Run, reporter: Reporter) -> Iterator[Metric]:
@@ -135,11 +134,13 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
         dynamic.dropped_transitions if dynamic else None,
     )
     yield from _queue(status)
+    # With a value for actors, the alert about missing actors would fire in an offline run.
+    roles: tuple[Role, ...] = ("evaluator",) if run.records.config.offline else ("actor", "evaluator")
     yield labelled_gauge(
         "actorq_learner_actors",
-        "Actors and evaluators with an open stream.",
+        "Actors and evaluators with an open stream; only evaluators in an offline run.",
         ("role",),
-        {(role,): run.records.members.connected(role) for role in _ROLES},
+        {(role,): run.records.members.connected(role) for role in roles},
     )
     yield counter(
         "actorq_learner_calibration_rows_left_out",

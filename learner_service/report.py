@@ -80,12 +80,13 @@ class Reporter:
 
     def write_events(self) -> None:
         """Send the status to the sinks of scalars."""
-        status = self.status()
-        self._run.records.events.status(status, time.time())
+        status, records = self.status(), self._run.records
+        step = status.updates if records.config.offline else status.environment_steps
+        records.events.status(status, time.time(), step)
         if (flops := self._flops()) is not None:
-            self._run.records.events.flops(flops, status.updates, status.environment_steps, time.time())
+            records.events.flops(flops, status.updates, step, time.time())
         if self._run.training is not None:
-            self._run.records.events.figures(self._run.training.trainer.figures, status.environment_steps, time.time())
+            records.events.figures(self._run.training.trainer.figures, step, time.time())
 
     def _flops(self) -> Flops | None:
         """FLOPs of the networks; None before they are built, and for an algorithm without `flops`."""

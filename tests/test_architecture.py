@@ -142,7 +142,7 @@ def test_nothing_names_a_module_above_it() -> None:
     # The actor of `--schemes torch`, a baseline that only the sources have; and the front door.
     assert named == {
         "benchmarks.speedup.torch_actor",
-        *(f"actorq_apps.python.{name}" for name in ("events", "run", "train")),
+        *(f"actorq_apps.python.{name}" for name in ("datasets", "events", "run", "train")),
     }
 
 

@@ -63,6 +63,17 @@ def require_time_to_end(manifests: Sequence[Object]) -> None:
             )
 
 
+def require_steps(manifests: Sequence[Object]) -> None:
+    """Raise UserError for an offline run, which makes no steps and whose learner refuses actors."""
+    mounted = [each for manifest in manifests for each in _mounted(_pod_of(manifest), manifests)]
+    for each in mounted:
+        if _FILE in part(each, "data") and _config(each).offline:
+            raise UserError(
+                f"offline is true in {_FILE} of ConfigMap {name_of(each)}, but `actorq cluster up` waits for the steps "
+                "of actors: use a TrainingRun with spec.actors.replicas 0"
+            )
+
+
 def stale_pods(cluster: Cluster, pods: Sequence[Object]) -> list[str]:
     """Names of the pods that started with a different configuration than the ConfigMaps have now."""
     maps = cluster.list("v1", "ConfigMap")

@@ -31,6 +31,7 @@ def apply(cluster: Cluster, manifests: Sequence[Object], name: str, has_begun: C
     has_begun: whether the run has made steps. Called only when a setting changes that such a run must keep.
     """
     configuration.require_time_to_end(manifests)
+    configuration.require_steps(manifests)
     _require_own_selectors(cluster, manifests, name)
     before = {(each["kind"], name_of(each)): each for each in _labeled(cluster, name) if _is_of(each, name)}
     if (change := configuration.forbidden_change(before, manifests)) and has_begun():

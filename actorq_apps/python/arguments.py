@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
+from os import PathLike, fspath
 from typing import Any
 
 from actorq.config import settings
@@ -26,14 +26,14 @@ def as_tree(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The value in YAML's types: NumPy numbers become Python's; paths, classes and functions become text."""
+    """The value in YAML's types: NumPy numbers become Python's; paths, data sets, classes and functions become text."""
     match value:
         case Mapping():
             return {str(name): _plain(each) for name, each in value.items()}
         case list() | tuple():
             return [_plain(each) for each in value]
-        case Path():
-            return str(value)
+        case PathLike():
+            return fspath(value)
         case _ if callable(value):
             if (path := path_of(value)) is None:
                 raise UserError(f"expected a class or function of a module that Python can import, got {value!r}")

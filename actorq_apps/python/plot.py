@@ -40,6 +40,7 @@ class Plot:
 def plot_run(run: RunDirectory, target: float | None) -> Plot:
     """Mean return of each evaluation over the environment steps, with its lowest and highest return.
 
+    The steps of an offline run are its updates.
     With several agents, thin lines are the mean returns of each agent, and the thick line is the team's. Dashed lines
     are the returns of groups.
     target: target of the mean return. Raises UserError without Matplotlib, and before the first evaluation.
@@ -51,7 +52,9 @@ def plot_run(run: RunDirectory, target: float | None) -> Plot:
     points = [values for _, values in read_lines(run.evaluations) if values] if run.evaluations.exists() else []
     if not points:
         raise UserError(f"{run.root}: no evaluation has ended yet")
-    steps = [point["environment_steps"] for point in points]
+    settings = run.config_tree()
+    is_offline = settings.get("offline", False)
+    steps = [point["evaluation"]["learner_step"] if is_offline else point["environment_steps"] for point in points]
     returns = [np.asarray(point["evaluation"]["returns"]) for point in points]
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.subplots()
@@ -62,7 +65,7 @@ def plot_run(run: RunDirectory, target: float | None) -> Plot:
         each = np.stack([_means(point["evaluation"]) for point in points])
         for name, column in zip(agents[:_MOST_NAMED], each.T, strict=False):
             axes.plot(steps, column, linewidth=0.9, label=name)
-        groups: Mapping[str, Sequence[str]] = run.config_tree().get("policies") or {}
+        groups: Mapping[str, Sequence[str]] = settings.get("policies") or {}
         for name, members in [*groups.items()][:_MOST_NAMED]:
             own = each[:, [agents.index(agent) for agent in members]].sum(axis=1)
             axes.plot(steps, own, linewidth=1.2, linestyle="dashed", label=f"group {name}")
@@ -70,7 +73,11 @@ def plot_run(run: RunDirectory, target: float | None) -> Plot:
         axes.axhline(target, color="gray", linewidth=0.8, linestyle=(0, (4, 3)), label=f"target {target:g}")
     if target is not None or agents:
         axes.legend(frameon=False)
-    axes.set(xlabel="environment steps", ylabel="evaluated return", title=points[-1]["evaluation"]["scheme"])
+    axes.set(
+        xlabel="updates" if is_offline else "environment steps",
+        ylabel="evaluated return",
+        title=points[-1]["evaluation"]["scheme"],
+    )
     axes.spines[["top", "right"]].set_visible(False)
     return Plot(figure)
 

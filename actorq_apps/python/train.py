@@ -58,14 +58,14 @@ def train(
     callbacks: functions that get each event, on another thread. A callback that returns False stops the run.
     progress: whether to show progress; by default in notebooks, and in terminals during `wait`.
     given: settings of `actorq train --help-all`, by section: `dqn={"batch_size": 64}` or `dqn__batch_size=64`.
-        Stored data: `dataset="NAME"`, and `offline=True` to train without actors.
+        Stored data: `dataset="NAME"` or a `Dataset`, and `offline=True` to train without actors.
 
     Raises UserError for wrong settings and for an environment that does not work.
     """
     require("actorq.train", ["learner", "quantizer", "actor"])
     found = resolve(environment)
     own = None if isinstance(found, str) else found
-    tree = _settings(found, algorithm, given)
+    tree = settings_of(found, algorithm, given)
     config = settings.build(RunConfig, tree)
     if resume and directory is None:
         raise UserError("resume needs directory, the folder of the run to continue")
@@ -89,8 +89,8 @@ def train(
     return run
 
 
-def _settings(found: "str | OwnEnvironment", algorithm: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the run. The caller's settings override those from environment variables."""
+def settings_of(found: "str | OwnEnvironment", algorithm: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run. The caller's settings override those from environment variables."""
     tree = as_tree(given)
     tree["environment"] = found if isinstance(found, str) else found.environment_id
     if algorithm is not None:

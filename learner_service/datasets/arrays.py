@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.domain.columns import Array
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.extras import require
 from learner_service.datasets.episodes import Episode
@@ -23,11 +24,14 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "actions": ("actions",),
     "rewards": ("rewards",),
     "terminations": ("terminations", "terminals", "terminated"),
-    "truncations": ("truncations", "timeouts", "truncated"),
+    # d3rlpy 1 marks the end of every episode in episode_terminals. A termination in the same step comes first.
+    "truncations": ("truncations", "timeouts", "truncated", "episode_terminals"),
     "policy_versions": ("policy_versions",),
     "log_probabilities": ("log_probabilities",),
 }
 _NEEDED = ("observations", "actions", "rewards", "terminations")
+# Version of the form in which d3rlpy 2 writes its files.
+_D3RLPY_FORM = "2.1"
 
 
 class ArrayFile:
@@ -57,6 +61,18 @@ class ArrayFile:
     def lengths(self) -> Sequence[int]:
         """The steps of each episode."""
         return [stop - start for start, stop, _ in self._spans]
+
+    def check_limit(self, spec: EnvironmentSpec) -> None:
+        """Raise UserError when episodes are probably joined.
+
+        The file then has neither truncations nor next observations, and an episode is too long for the environment.
+        """
+        most, longest = spec.max_episode_steps, max(self.lengths, default=0)
+        if most and longest > most and not {"truncations", "next_observations"} & self._arrays.keys():
+            raise UserError(
+                f"dataset import: {self.text}: an episode has {longest:,} steps, but {spec.environment_id} ends each "
+                f"after {most:,}: add the array truncations, with the ends by a time limit"
+            )
 
     def __iter__(self) -> Iterator[Episode]:
         arrays = self._arrays
@@ -173,7 +189,32 @@ def _hdf5(path: Path) -> Iterator[tuple[str, Array]]:
     import h5py
 
     with h5py.File(path, "r") as file:
-        yield from _known({name: value for name, value in file.items() if isinstance(value, h5py.Dataset)})
+        found = {name: value for name, value in file.items() if isinstance(value, h5py.Dataset)}
+        if "discrete_action" in found and "version" not in found:
+            raise ValueError(
+                "it has the form of d3rlpy before version 1.1, where each reward belongs to the step before; write it "
+                "again with d3rlpy 1.1 or newer"
+            )
+        yield from _by_episode(found) if {"columns", "version"} <= found.keys() else _known(found)
+
+
+def _by_episode(file: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
+    """The arrays of a file of d3rlpy 2, which has arrays for each episode, such as actions_7 and terminated_7."""
+    if (version := file["version"].asstr()[()]) != _D3RLPY_FORM:
+        raise ValueError(f"expected version {_D3RLPY_FORM} of the form of d3rlpy, got {version}")
+    episodes = range(int(file["num_episodes"][()]))
+    lengths = [len(file[f"rewards_{number}"]) for number in episodes]
+    ends = np.cumsum(lengths) - 1
+    for name in ("observations", "actions", "rewards"):
+        if f"{name}_0_0" in file:
+            raise ValueError(f"expected one array of {name} for each episode, got several")
+        parts = [np.asarray(file[f"{name}_{number}"][()]) for number in episodes]
+        if wrong := [number for number in episodes if not len(parts[number]) == lengths[number] > 0]:
+            raise ValueError(f"expected as many {name} as rewards, at least one, in episode {wrong[0]}")
+        yield name, np.concatenate(parts)
+    terminated = np.array([file[f"terminated_{number}"][()] for number in episodes], np.bool_)
+    for name, flags in (("terminations", terminated), ("truncations", ~terminated)):
+        yield name, np.isin(np.arange(sum(lengths)), ends[flags])
 
 
 def _known(file: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:

@@ -60,7 +60,12 @@ def _import(given: Namespace) -> int:
             f"dataset import: expected data of {spec.environment_id}, got data of {source.environment} in "
             f"{source.text}; give --environment {source.environment}"
         )
+    if isinstance(source, ArrayFile):
+        source.check_limit(spec)
     made = write(Path(given.target), spec, source)
+    if given.json:
+        _print_json(made, 0)
+        return EXIT_OK
     _print(made)
     sys.stdout.write(f"train with it: actorq train {spec.environment_id} --dataset {made.directory}\n")
     return EXIT_OK
@@ -72,13 +77,7 @@ def _show(given: Namespace) -> int:
     whole, damaged = store.transitions, store.segments.damaged
     store.close()
     if given.json:
-        values = {
-            **{name: getattr(made, name) for name in ("source", "transitions", "episodes", "terminated", "digest")},
-            "environment": made.spec.environment_id,
-            "returns": dict(zip(("mean", "deviation", "lowest", "highest"), made.returns, strict=True)),
-            "damaged_segments": damaged,
-        }
-        sys.stdout.write(json.dumps(values) + "\n")
+        _print_json(made, damaged)
         return EXIT_OK
     _print(made)
     if damaged:
@@ -106,12 +105,29 @@ def _export(given: Namespace) -> int:
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             episodes, steps = write_arrays(path, run)
-        notes = [f"{run.cut:,} episodes whose end is not stored count as truncated"] * bool(run.cut)
-        notes += [f"{run.damaged:,} damaged segments are left out"] * bool(run.damaged)
+        cut, damaged = run.cut, run.damaged
     finally:
         run.close()
+    if given.json:
+        counts = {"episodes": episodes, "transitions": steps, "cut_episodes": cut, "damaged_segments": damaged}
+        sys.stdout.write(json.dumps({"target": target, **counts}) + "\n")
+        return EXIT_OK
+    notes = [f"{cut:,} episodes whose end is not stored count as truncated"] * bool(cut)
+    notes += [f"{damaged:,} damaged segments are left out"] * bool(damaged)
     sys.stdout.write(f"{episodes:,} episodes with {steps:,} transitions: {target}{''.join(f'; {n}' for n in notes)}\n")
     return EXIT_OK
+
+
+def _print_json(made: StoredDataset, damaged: int) -> None:
+    names = ("source", "transitions", "episodes", "terminated", "digest")
+    values = {
+        "directory": str(made.directory),
+        **{name: getattr(made, name) for name in names},
+        "environment": made.spec.environment_id,
+        "returns": dict(zip(("mean", "deviation", "lowest", "highest"), made.returns, strict=True)),
+        "damaged_segments": damaged,
+    }
+    sys.stdout.write(json.dumps(values) + "\n")
 
 
 def _print(made: StoredDataset) -> None:

@@ -1,7 +1,9 @@
 """A data set in a folder: the files of a replay, and a description of their content."""
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from actorq.domain.trajectory import PolicySpan, Segment
 from actorq.errors import ActorQError, ConflictError, InvalidInputError, UserError
 from actorq.statefiles.documents import read_either, write_twice
 from actorq.statefiles.files import sync_folder
+from actorq.statefiles.locks import lock_file
 from actorq.text import size_text
 from learner_service.datasets.episodes import Episode, Source, fitted
 from learner_service.replay.storage.columns import MAX_AGE
@@ -111,18 +114,23 @@ class StoredDataset:
 def write(directory: Path, spec: EnvironmentSpec, source: Source) -> StoredDataset:
     """Store all episodes of a source in a new folder, which appears whole or not at all.
 
-    Raises UserError when the folder exists, when the source has no episode or one that does not fit the environment,
-    and when the disk has no room.
+    Raises UserError when the folder exists, when another process imports to it, when the source has no episode or one
+    that does not fit the environment, and when the disk has no room.
     """
-    if directory.exists():
-        raise UserError(f"dataset import: {directory} exists; give another --name, or remove the folder")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with _only_import(directory):
+        if directory.exists():
+            raise UserError(f"dataset import: {directory} exists; give another --name, or remove the folder")
+        return _write(directory, spec, source)
+
+
+def _write(directory: Path, spec: EnvironmentSpec, source: Source) -> StoredDataset:
     lengths = source.lengths
     if not lengths:
         raise UserError(f"dataset import: expected at least one episode, got none in {source.text}")
     pieces = [piece for length in lengths for piece in _pieces(length)]
     sizes = [segment_rows(stop - start, 1, spec.frame_stack) for start, stop in pieces]
     capacity = max(sum(sizes), 2 * max(sizes), 4)
-    directory.parent.mkdir(parents=True, exist_ok=True)
     _check_room(directory, spec, capacity)
     partial = directory.with_name(f"{directory.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -146,6 +154,23 @@ def write(directory: Path, spec: EnvironmentSpec, source: Source) -> StoredDatas
         shutil.rmtree(partial, ignore_errors=True)
         raise
     return made
+
+
+@contextmanager
+def _only_import(directory: Path) -> Iterator[None]:
+    """Hold the right to make this folder. The kernel releases it with the process, also after SIGKILL."""
+    path = directory.with_name(f".{directory.name}.lock")
+    taken = UserError(
+        f"dataset import: another process imports to {directory}; wait for its end, or give another --name"
+    )
+    with lock_file(path, taken) as lock:
+        # The process before may have removed the file since this one opened it.
+        if not path.exists() or not os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+            raise taken
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def _fill(store: ReplayStore, spec: EnvironmentSpec, source: Source) -> tuple[list[float], int]:

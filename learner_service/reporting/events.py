@@ -83,16 +83,17 @@ def _record(event: Event) -> bytes:
 
 
 class EventLog:
-    """Sends scalars to sinks. The step of each scalar is the number of environment steps. Thread-safe.
+    """Sends scalars to sinks. Thread-safe.
 
+    The step of each scalar is the number of environment steps. In a run without actors, it is the number of updates.
     groups: the groups of agents whose returns it sends.
     """
 
     def __init__(self, sinks: Sequence[Sink], groups: Sequence[Group] = ()) -> None:
         self._sinks, self._groups = sinks, groups
 
-    def status(self, status: RunStatus, wall_time: float) -> None:
-        """Write the scalars of a status. wall_time: unix seconds."""
+    def status(self, status: RunStatus, wall_time: float, step: int | None = None) -> None:
+        """Write the scalars of a status. wall_time: unix seconds. step: by default the environment steps."""
         scalars: dict[str, float | None] = {
             "training/updates": status.updates,
             "training/loss": status.loss,
@@ -134,9 +135,9 @@ class EventLog:
                 "fidelity/max_kl": fidelity.max_kl,
                 "fidelity/state_drift": fidelity.state_drift,
             }
-        self._add(scalars, status.environment_steps, wall_time)
+        self._add(scalars, status.environment_steps if step is None else step, wall_time)
 
-    def flops(self, flops: Flops, updates: int, environment_steps: int, wall_time: float) -> None:
+    def flops(self, flops: Flops, updates: int, step: int, wall_time: float) -> None:
         """Write the FLOPs of the present networks, and of all updates so far at this cost."""
         scalars = {
             "flops/action": flops.action.now,
@@ -145,21 +146,21 @@ class EventLog:
             "flops/update_to_dense": flops.update.ratio,
             "flops/training": updates * flops.update.now,
         }
-        self._add(scalars, environment_steps, wall_time)
+        self._add(scalars, step, wall_time)
 
-    def figures(self, figures: Mapping[str, float], environment_steps: int, wall_time: float) -> None:
+    def figures(self, figures: Mapping[str, float], step: int, wall_time: float) -> None:
         """Write an algorithm's figures of a batch or rollout, such as its entropy."""
         if figures:
-            self._add({f"training/{name}": value for name, value in figures.items()}, environment_steps, wall_time)
+            self._add({f"training/{name}": value for name, value in figures.items()}, step, wall_time)
 
-    def evaluation(self, evaluation: Evaluation, environment_steps: int, wall_time: float) -> None:
+    def evaluation(self, evaluation: Evaluation, step: int, wall_time: float) -> None:
         """Write the return of an evaluation, those of its agents, and its success rate if there is one."""
         scalars = {
             "return/evaluation": evaluation.mean_return,
             "success/evaluation": evaluation.success_rate,
             **self._returns("evaluation", evaluation.mean_agent_returns),
         }
-        self._add(scalars, environment_steps, wall_time)
+        self._add(scalars, step, wall_time)
 
     def _returns(self, source: str, returns: Mapping[str, float]) -> dict[str, float]:
         """The returns of agents, by name, and of groups."""

@@ -154,7 +154,8 @@ class Judge:
         except OSError as error:
             reason = f"the evaluation cannot be written ({error.strerror}): send it again"
             raise UnavailableError(reason) from error
-        self._records.events.evaluation(evaluation, steps, time.time())
+        step = evaluation.learner_step if self._records.config.offline else steps
+        self._records.events.evaluation(evaluation, step, time.time())
         return True
 
     def decide(self, evaluator: str, evaluation: Evaluation) -> bool:

@@ -160,7 +160,8 @@ def _returns(config: RunConfig, algorithm: Algorithm) -> Returns | DelayedReturn
     if multi_step is None:
         return first
     longest = Returns(multi_step.n_step, algorithm.discount, clip, windows)
-    return DelayedReturns(first, longest, multi_step.after * config.budget)
+    unit = "update" if config.offline else "environment step"
+    return DelayedReturns(first, longest, multi_step.after * config.budget, unit=unit)
 
 
 def check_one_step(config: RunConfig, spec: EnvironmentSpec, algorithm: Algorithm) -> None:

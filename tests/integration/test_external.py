@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ import pytest
 from actorq.client import ActorClient
 from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError, ConflictError, UnavailableError
+from actorq.statefiles.documents import write_twice
 from tests.actor_service.external.clients import Client
-from tests.actor_service.external.simulators import opening, step
+from tests.actor_service.external.simulators import SPEC, opening, step
 from tests.integration.training_run import TrainingRun, actorq
 
 ROOT = Path(__file__).parents[2]
@@ -201,6 +203,37 @@ def test_spaces_that_the_algorithm_does_not_support_are_refused(tmp_path: Path) 
     run = training(tmp_path / "run", port, "--algorithm", "sac", *ENDLESS)
     try:
         assert "sac" in refusal(opened(f"127.0.0.1:{port}"))
+    finally:
+        run.signal(signal.SIGTERM)
+        run.finish()
+
+
+@pytest.mark.timeout(PATIENCE_S)
+def test_recorded_data_have_the_spaces_of_a_run_and_a_simulator_with_others_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "earlier").mkdir()
+    spec = replace(SPEC, environment_id="external/cart-pole")
+    write_twice(tmp_path / "earlier" / "environment.json", spec.to_json())
+    arrays = {
+        "observations": np.zeros((64, 4), np.float32),
+        "actions": np.ones(64, np.int64),
+        "rewards": np.ones(64, np.float32),
+        "terminations": np.arange(1, 65) % 16 == 0,
+    }
+    np.savez(tmp_path / "data.npz", allow_pickle=False, **arrays)
+    command = ("dataset", "import", "data.npz", "--environment", "external/cart-pole")
+    refused = actorq(*command, cwd=tmp_path)
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1), refused.stderr
+    assert "give --like-run RUN, the folder of a run that a simulator has joined" in refused.stderr
+    done = actorq(*command, "--like-run", "earlier", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    port = free_port()
+    run = training(tmp_path / "run", port, "--dataset", str(tmp_path / "datasets" / "data"), *ENDLESS)
+    try:
+        said = refusal(opened(f"127.0.0.1:{port}", opening(sizes=(3,))))
+        assert "dataset: expected sizes (3,), got (2,)" in said
+        assert "\n" not in said
+        # The next simulator fits.
+        assert len(opened(f"127.0.0.1:{port}").play(step()).policy_versions) == 1
     finally:
         run.signal(signal.SIGTERM)
         run.finish()

@@ -3,17 +3,23 @@
 import json
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 import actorq as library
+from actorq.errors import UserError
 from tests.integration.training_run import TrainingRun, actorq
 
 # Random returns of Pendulum are far below this target.
 _NEVER = ("--target-return", "0", "--no-energy.enabled", "--evaluation.episodes", "1")
 SMALL = ("--scheme", "fp32", "--learner.torch-threads", "1", *_NEVER)
+
+SPARSE = ("--sparsity.actor", "0.9", "--sparsity.critic", "0.9", "--sparsity.period-updates", "100")
+RLX2 = ("--sparsity.method", "rlx2", *SPARSE)
 
 
 def arrays(steps: int = 400, seed: int = 0) -> dict[str, np.ndarray]:
@@ -56,14 +62,30 @@ def test_a_data_set_is_shown_and_exported_in_every_form(folder: Path) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_a_run_without_actors_ends_after_its_updates(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("further", "said", "share_of_flops"),
+    [
+        ((), "", 1.0),
+        (RLX2, "targets have 3 steps from update ", 0.1),
+        (("--learner.quantization-aware-after", "0.5", "--scheme", "int8"), "quantization-aware from update ", 1.0),
+    ],
+    ids=["dense", "rlx2", "quantization-aware"],
+)
+def test_a_run_without_actors_ends_after_its_updates(
+    further: tuple[str, ...], said: str, share_of_flops: float, folder: Path
+) -> None:
     flags = ("Pendulum-v1", "--algorithm", "td3bc", "--dataset", "pendulum", "--offline", "--max-updates", "2000")
     small = ("--td3bc.hidden-sizes", "16,16", "--td3bc.batch-size", "32", *SMALL)
-    done = actorq("train", *flags, *small, "--run-directory", "run", cwd=folder)
+    done = actorq("train", *flags, *small, *further, "--run-directory", "run", cwd=folder)
     assert done.returncode == 3, done.stderr
     summary = json.loads((folder / "run" / "summary.json").read_text())
     assert (summary["updates"], summary["environment_steps"]) == (2000, 0)
     assert summary["evaluations"]
+    assert summary["flops"]["update"]["ratio"] == pytest.approx(share_of_flops, abs=0.01)
+    assert said in (folder / "run" / "logs" / "learner.log").read_text()
+    (events,) = (folder / "run" / "events").iterdir()
+    steps = {event.step for event in EventFileLoader(str(events)).Load() if event.summary.value}
+    assert (min(steps), max(steps)) == (0, 2000)
     logs = {path.name for path in (folder / "run" / "logs").iterdir()}
     assert "evaluator.log" in logs
     assert not any(name.startswith("actor-") for name in logs)
@@ -119,12 +141,26 @@ def test_wrong_settings_are_refused_before_any_service_starts(flags: tuple[str, 
 
 
 @pytest.mark.timeout(240)
-def test_python_trains_from_stored_data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
+def test_python_imports_shows_exports_and_trains_from_stored_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("pendulum.npz", allow_pickle=False, **arrays())
+    data = library.import_dataset("pendulum.npz", "Pendulum-v1", environment_args={"g": 9.8})
+    assert (data.environment, data.transitions, data.episodes, data.terminated) == ("Pendulum-v1", 400, 2, 0)
+    assert data.lowest_return <= data.mean_return <= data.highest_return
+    assert library.show_dataset("pendulum") == replace(data, directory=tmp_path / "datasets" / "pendulum")
+    assert library.export_dataset(data, "copy.npz") == library.DatasetExport("copy.npz", 2, 400, 0, 0)
+    with pytest.raises(UserError, match="exists; give another name, or remove the folder"):
+        library.import_dataset("copy.npz", "Pendulum-v1", name="pendulum")
+    with pytest.raises(UserError, match="does not name its environment; give environment ID"):
+        library.import_dataset("copy.npz")
+    with pytest.raises(UserError, match="environment_args: expected no settings of the environment"):
+        library.import_dataset(data.directory, name="again", environment_args={"g": 9.8})
     run = library.train(
         "Pendulum-v1",
         "iql",
-        dataset="pendulum",
+        dataset=data,
         offline=True,
         max_updates=1000,
         iql={"hidden_sizes": (16, 16), "batch_size": 32},
@@ -138,4 +174,7 @@ def test_python_trains_from_stored_data(folder: Path, monkeypatch: pytest.Monkey
     status = run.status()
     assert status is not None
     assert status.updates == 1000
+    (axes,) = run.plot().figure.axes
+    assert axes.get_xlabel() == "updates"
+    assert np.max(axes.lines[0].get_xdata()) == 1000
     assert result.mean_return is not None

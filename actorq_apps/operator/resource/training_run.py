@@ -5,6 +5,7 @@ has a bound: an API server uses the bounds to estimate the cost of a rule.
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, model_validator
@@ -323,6 +324,28 @@ def _check(spec: TrainingRunSpec) -> None:
         raise UserError(f"spec.config: {error}") from None
     if config.learner.device.startswith("cuda") and not spec.learner.gpu:
         raise UserError(f"spec.config.learner.device is {config.learner.device}, but spec.learner.gpu is 0")
+    _check_dataset(spec, config, tree)
+
+
+def _check_dataset(spec: TrainingRunSpec, config: RunConfig, tree: Object) -> None:
+    """Raise UserError for stored data that the learner's pod cannot find, and for pods that an offline run refuses."""
+    # The run's configuration has an absolute path, which was made from the operator's working directory.
+    source = str(part(settings.in_full(RunConfig, tree), "dataset").get("source") or "")
+    if config.dataset and not Path(source).is_absolute():
+        raise UserError(
+            f"spec.config.dataset: expected the absolute path of a folder in the learner's pod, got {source!r}: mount "
+            "its volume with spec.learner.pod"
+        )
+    if config.offline and spec.actors.replicas:
+        raise UserError(
+            f"spec.actors.replicas: expected 0, got {spec.actors.replicas}: spec.config.offline is true, and an "
+            "offline run has no actors"
+        )
+    if config.offline and not spec.evaluator.replicas:
+        raise UserError(
+            "spec.evaluator.replicas: expected 1, got 0: spec.config.offline is true, and an offline run begins with "
+            "its evaluator"
+        )
 
 
 def depth_above(tree: object, levels: int) -> bool:

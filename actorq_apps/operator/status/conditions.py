@@ -98,7 +98,10 @@ def _conditions(observed: ObservedRun, state: str, fault: Fault | None) -> list[
     text = fault.line(_log_command(observed, fault)) if fault else ""
     unplaced = observed.waits and observed.refusal is None
     placing = "actors wait until learner and quantizer have nodes" if unplaced else ""
-    ready, reason, message = True, "Running", "the learner answers and actors act"
+    # An offline run has no actors. It begins when its evaluator has joined.
+    offline = part(observed.resource, "spec", "config").get("offline") is True
+    role, work = ("evaluator", "trains from stored data") if offline else ("actor", "actors act")
+    ready, reason, message = True, "Running", f"the learner answers and {work}"
     if observed.failed:
         text = str(kept["Failed"]["message"]) if "finishedAt" in observed.before else _end_of_failed(observed)
         ready, reason, message = False, "BackoffLimitExceeded", text
@@ -115,9 +118,10 @@ def _conditions(observed: ObservedRun, state: str, fault: Fault | None) -> list[
             reason, message = INTERRUPTED, placing or "the learner is gone; the next one continues the run"
     elif observed.live.state is RunState.INTERRUPTED:
         ready, reason, message = False, INTERRUPTED, "the learner moves"
-    elif not any(actor.connected and actor.role == "actor" for actor in observed.live.actors):
+    elif not any(actor.connected and actor.role == role for actor in observed.live.actors):
         waits = observed.live.elapsed_s >= _JOINING_S
-        ready, reason, message = False, "NoActors" if waits else "Starting", _without_actors(observed)
+        missing = "the evaluator has not joined the learner" if offline else _without_actors(observed)
+        ready, reason, message = False, "NoActors" if waits else "Starting", missing
     # The learner of a suspended run still answers while it saves.
     trains = observed.live is not None and observed.live.state in (RunState.COLLECTING, RunState.TRAINING)
     training = trains and not observed.suspended

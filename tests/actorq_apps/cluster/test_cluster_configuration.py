@@ -134,6 +134,13 @@ def test_a_setting_that_decides_a_column_of_the_replay_or_the_masks_is_kept(
         up(api, configured(algorithm="td3", **after), begun=True)
 
 
+def test_an_offline_run_is_refused_because_it_makes_no_steps(api: ClusterApi) -> None:
+    with pytest.raises(UserError, match=r"offline is true .*ConfigMap .*spec\.actors\.replicas 0") as caught:
+        up(api, configured(algorithm="dqn", dataset={"source": "/data/set"}, offline=True))
+    assert "\n" not in str(caught.value)
+    assert not api.objects
+
+
 def test_a_setting_that_follows_from_the_method_may_also_be_given(api: ClusterApi) -> None:
     rlx2 = {"sparsity": {"method": "rlx2"}}
     up(api, configured(algorithm="td3", **rlx2))

@@ -106,7 +106,7 @@ def test_every_reference_is_to_an_object_of_the_run(name: str) -> None:
     for each in made:
         for path, value in walked(each):
             if {*path[-1:]} & {"serviceAccountName", "serviceName", "claimName"} or path[-2:] == ("configMap", "name"):
-                assert value in {*names, "alpha-denied-certificates", "reader", "games"}, path
+                assert value in {*names, "alpha-denied-certificates", "reader", "games", "sets"}, path
     services = {each["metadata"]["name"] for each in made if each["kind"] == "Service"}
     for each in made:
         if each["kind"] in WORKLOADS:

@@ -10,6 +10,8 @@ from actorq_apps.operator.render import objects
 from actorq_apps.operator.resource.training_run import TrainingRun
 from tests.actorq_apps.operator.training_runs import SPECS, Object, manifest, training_run
 
+OFFLINE: Object = {"algorithm": "dqn", "config": SPECS["offline"]["config"]}
+
 
 @pytest.mark.parametrize("name", SPECS)
 def test_a_run_is_read_from_its_object(name: str) -> None:
@@ -96,6 +98,15 @@ def test_a_run_is_read_from_its_object(name: str) -> None:
             r"'spec\.actors\.external\.livenessProbe'",
         ),
         ({"config": {"learner": 3}, "learner": {"gpu": 1}}, r"spec\.config.*'learner'.*section.* 3"),
+        (
+            {"algorithm": "dqn", "config": {"dataset": "cart-pole"}},
+            r"spec\.config\.dataset: .*absolute path.*'cart-pole'",
+        ),
+        (OFFLINE, r"spec\.actors\.replicas: expected 0, got 2: .*an offline run has no actors"),
+        (
+            {**OFFLINE, "actors": {"replicas": 0}, "evaluator": {"replicas": 0}},
+            r"spec\.evaluator\.replicas: expected 1, got 0: .*an offline run begins with its evaluator",
+        ),
     ],
 )
 def test_reports_a_wrong_specification_in_one_line(spec: Object, fact: str) -> None:

@@ -80,6 +80,17 @@ SPECS: dict[str, Object] = {
         "policyExport": {"url": "s3://policies/alpha", "scheme": "int8"},
     },
     "suspended": {"suspend": True},
+    "offline": {
+        "algorithm": "dqn",
+        "config": {"dataset": "/sets/cart-pole", "offline": True},
+        "actors": {"replicas": 0},
+        "learner": {
+            "pod": {
+                "volumes": [{"name": "sets", "persistentVolumeClaim": {"claimName": "sets", "readOnly": True}}],
+                "volumeMounts": [{"name": "sets", "mountPath": "/sets", "readOnly": True}],
+            }
+        },
+    },
     "simulator": {
         "environment": "external/robot",
         "actors": {"replicas": 3, "external": SIMULATOR, "pod": POD},

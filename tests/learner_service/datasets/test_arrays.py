@@ -1,14 +1,17 @@
 """Flat arrays of other libraries become episodes, and a fault in them is one line."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
 from actorq.errors import UserError
 from learner_service.datasets.arrays import ArrayFile, write_arrays
-from tests.learner_service.datasets.dataset_parts import Recorded, arrays, assert_same, episode, saved
+from tests.learner_service.datasets.dataset_parts import SPEC, Recorded, arrays, assert_same, episode, saved
 
 
 def test_an_episode_ends_where_a_flag_says_so(tmp_path: Path) -> None:
@@ -42,6 +45,83 @@ def test_the_names_of_other_libraries_are_known(names: tuple[str, str], tmp_path
     changes = {names[0]: arrays()["terminations"], names[1]: arrays()["truncations"]}
     path = saved(tmp_path / "a.npz", terminations=None, truncations=None, **changes)
     assert ArrayFile(path).lengths == [10, 10, 10]
+
+
+def test_episodes_of_a_time_limit_that_no_array_separates_are_refused(tmp_path: Path) -> None:
+    joined = ArrayFile(saved(tmp_path / "a.npz", steps=400, truncations=None, next_observations=None))
+    with pytest.raises(
+        UserError, match=r"an episode has 399 steps, but Pendulum-v1 ends each after 200: add the array"
+    ):
+        joined.check_limit(SPEC)
+    ArrayFile(saved(tmp_path / "b.npz", steps=400, next_observations=None)).check_limit(SPEC)
+    joined.check_limit(replace(SPEC, max_episode_steps=0))
+
+
+def _of_d3rlpy_1(path: Path, **changes: Any) -> Path:
+    """A file as `MDPDataset.dump` of d3rlpy 1.1 writes it: three episodes of ten steps, and the second one terminates.
+
+    changes: replace arrays, or remove them.
+    """
+    given = arrays()
+    columns: dict[str, Any] = {name: given[name].astype(np.float32) for name in ("observations", "actions", "rewards")}
+    columns["episode_terminals"] = given["truncations"].astype(np.float32)
+    columns["terminals"] = columns["episode_terminals"] * (np.arange(30) == 19)
+    return _written(path, {**columns, "discrete_action": False, "version": "1.0", **changes})
+
+
+def _of_d3rlpy_2(path: Path, **changes: Any) -> Path:
+    """The same episodes as `dump` in dataset/io.py of d3rlpy 2.8.1 writes them."""
+    given = arrays()
+    columns: dict[str, Any] = {"columns": ["observations", "actions", "rewards", "terminated"], "num_episodes": 3}
+    for number, part in enumerate((slice(0, 10), slice(10, 20), slice(20, 30))):
+        columns[f"observations_{number}"] = given["observations"][part].astype(np.float32)
+        columns[f"actions_{number}"] = given["actions"][part].astype(np.float32)
+        columns[f"rewards_{number}"] = given["rewards"][part, None].astype(np.float32)
+        columns[f"terminated_{number}"] = number == 1
+    return _written(path, {**columns, "version": "2.1", **changes})
+
+
+def _written(path: Path, columns: dict[str, Any]) -> Path:
+    with h5py.File(path, "w") as file:
+        for name, column in columns.items():
+            if column is not None:
+                file.create_dataset(name, data=column)
+    return path
+
+
+@pytest.mark.parametrize("write", [_of_d3rlpy_1, _of_d3rlpy_2])
+def test_files_of_d3rlpy_are_cut_where_a_time_limit_ended_an_episode(
+    write: Callable[..., Path], tmp_path: Path
+) -> None:
+    found = list(ArrayFile(write(tmp_path / "a.h5")))
+    # The observation after the last step of a truncated episode is not in the file.
+    assert [(len(each), each.terminated) for each in found] == [(9, False), (10, True), (9, False)]
+    given = arrays()
+    for each, start in zip(found, (0, 10, 20), strict=True):
+        rows = slice(start, start + len(each))
+        np.testing.assert_array_equal(each.observations[:-1], given["observations"][rows].astype(np.float32))
+        np.testing.assert_array_equal(each.actions, given["actions"][rows].astype(np.float32))
+        np.testing.assert_array_equal(each.rewards, given["rewards"][rows].astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("write", "changes", "fact"),
+    [
+        (_of_d3rlpy_1, {"version": None}, "the form of d3rlpy before version 1.1"),
+        (_of_d3rlpy_2, {"version": "2.0"}, "expected version 2.1 of the form of d3rlpy, got 2.0"),
+        (_of_d3rlpy_2, {"observations_0_0": np.zeros(9)}, "expected one array of observations for each episode"),
+        (_of_d3rlpy_2, {"actions_2": np.zeros((9, 1))}, "expected as many actions as rewards, at least one, in episo"),
+        (_of_d3rlpy_2, {"terminated_2": None}, "terminated_2"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_file_of_d3rlpy_in_another_form_is_refused(
+    write: Callable[..., Path], changes: dict[str, Any], fact: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as caught:
+        ArrayFile(write(tmp_path / "a.h5", **changes))
+    assert fact in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".hdf5"])

@@ -95,7 +95,7 @@ def test_unknown_values_are_not_written(tmp_path: Path) -> None:
 
 def test_flops_are_scalars_over_environment_steps(tmp_path: Path) -> None:
     log = EventLog([EventFile(tmp_path)])
-    log.flops(Flops(action=Cost(10.0, 100.0), update=Cost(50.0, 200.0)), updates=3, environment_steps=7, wall_time=5.0)
+    log.flops(Flops(action=Cost(10.0, 100.0), update=Cost(50.0, 200.0)), updates=3, step=7, wall_time=5.0)
     log.close()
     written = read(tmp_path)
     assert {tag: value for (tag, step), (value, _) in written.items() if step == 7} == pytest.approx(

@@ -7,6 +7,8 @@ import pytest
 
 from actorq.domain.status import RunState
 from actorq.errors import ConflictError
+from learner_service.metrics import learner_metrics
+from learner_service.report import Reporter
 from tests.learner_service.datasets.dataset_parts import SPEC, stored
 from tests.learner_service.datasets.test_of_run import settings
 from tests.learner_service.learner_parts import DEADLINE_S, on_a_loop
@@ -36,3 +38,6 @@ async def test_an_actor_is_refused(tmp_path: Path) -> None:
     async with a_run(tmp_path / "run", settings(tmp_path / "set", offline=True)) as run:
         with pytest.raises(ConflictError, match="the run is offline"):
             await opened(run, "actor-0", "actor", SPEC)
+        # The alert about missing actors must not fire.
+        (actors,) = [each for each in learner_metrics(run, Reporter(run)) if each.name == "actorq_learner_actors"]
+        assert [each.labels for each in actors.samples] == [{"role": "evaluator"}]

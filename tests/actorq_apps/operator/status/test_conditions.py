@@ -127,6 +127,16 @@ def test_a_run_without_simulators_names_the_command_that_shows_their_log() -> No
     assert ready["message"].endswith(f"because no simulator has connected: {command}")
 
 
+def test_an_offline_run_needs_its_evaluator_and_no_actor() -> None:
+    spec = {"config": {"dataset": "/data/set", "offline": True}}
+    waiting = run_status(state=RunState.WAITING_FOR_ACTORS, elapsed_s=60.0, actors=())
+    ready = conditions(observed_run(spec=spec, live=waiting))["Ready"]
+    assert (ready["reason"], ready["message"]) == ("NoActors", "the evaluator has not joined the learner")
+    evaluator = ActorStatus("evaluator", "evaluator", 0, True, None)
+    ready = conditions(observed_run(spec=spec, live=run_status(elapsed_s=60.0, actors=(evaluator,))))["Ready"]
+    assert (ready["status"], ready["message"]) == ("True", "the learner answers and trains from stored data")
+
+
 def test_a_learner_that_mostly_waits_is_starved_but_training() -> None:
     earlier = run_status(elapsed_s=10.0, starved_s=1.0, actors=ACTING)
     starved = run_status(elapsed_s=20.0, starved_s=10.5, actors=ACTING)
