@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actorq.client import ActorClient
+from actorq.client import ActorClient, LearnerClient
 from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError, ConflictError, UnavailableError
 from actorq.transport.options import Certificates
@@ -25,6 +25,7 @@ from tests.actor_service.external.clients import Client, served
 from tests.actor_service.external.simulators import DEADLINE_S, door, opening, step
 from tests.actorq.transport.certificate_authority import Authority
 from tests.builders.forked_commands import ForkedCommand
+from tests.builders.service_process import service_process
 from tests.integration.training_run import TrainingRun, actorq
 
 ROOT = Path(__file__).parents[2]
@@ -199,3 +200,39 @@ def test_spaces_that_the_algorithm_does_not_support_are_refused(tmp_path: Path) 
     finally:
         run.signal(signal.SIGTERM)
         run.finish()
+
+
+@pytest.fixture
+def peers(tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    """A learner and a quantizer of a run in CartPole-v1: the flags of its actors."""
+    run = ("--environment", "CartPole-v1", "--no-energy.enabled", *ENDLESS)
+    with service_process("quantizer", *run, "--store", str(tmp_path / "store")) as quantizer:
+        peer = ("--quantizer", quantizer.address)
+        with service_process("learner", *run, *peer, "--run-directory", str(tmp_path / "run")) as learner:
+            yield ("--learner", learner.address, *peer)
+
+
+@pytest.mark.timeout(PATIENCE_S)
+def test_simulators_need_the_spaces_of_the_runs_own_environments(peers: tuple[str, ...]) -> None:
+    with service_process("actor", *peers) as own, service_process("actor", "--external", *peers) as actor:
+        with LearnerClient(peers[1]) as learner:
+            next(status for status in learner.watch(period_s=0.05) if status.environment_steps)
+        told = refusal(opened(actor.address, opening(sizes=(3,))))
+        assert "environment: expected the run's CartPole-v1, got one with sizes (3,) instead of (2,)" in told
+        assert "\n" not in told
+        # Both actors go on, and simulators that fit may connect.
+        assert len(opened(actor.address).play(step()).policy_versions) == 1
+        with ActorClient(own.address) as client:
+            assert client.status().activity == "acting"
+
+
+@pytest.mark.timeout(PATIENCE_S)
+def test_own_environments_need_the_spaces_of_the_first_simulator(peers: tuple[str, ...]) -> None:
+    with service_process("actor", "--external", *peers) as actor:
+        first = opened(actor.address, opening(sizes=(3,)))
+        first.play(step())
+        with service_process("actor", *peers) as own:
+            code, line = own.end()
+        assert code == 1
+        assert "environment: expected the run's CartPole-v1, got one with sizes (2,) instead of (3,)" in line
+        first.play(step())
