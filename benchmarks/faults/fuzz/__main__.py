@@ -66,6 +66,8 @@ _ROLES = (learner_pb2.ACTOR_ROLE_ACTOR,) * 3 + (learner_pb2.ACTOR_ROLE_EVALUATOR
 _CALL_S = 60.0
 _READ_S = 0.1
 _MOST_ANSWERS = 2
+# The share of simulators that wait for the end of their streams.
+_STAYING = 0.9
 _WARM_UP = 0.25
 _MOST_GROWTH_MB = 64.0
 _MOST_HEALTH_S = 1.0
@@ -156,7 +158,9 @@ class Fuzzer:
             member = await self._joined(rng) if target.path.endswith("/StreamTrajectories") else Member("", 0)
             messages, metadata = _sealed(target, target.messages(rng, member), rng)
             self._open[target.service, target.path] += 1
-            status, details = await self._call(target, messages, metadata)
+            # A simulator closes its side, so the actor must end the stream. Some simulators leave earlier.
+            stays = target.rpc == "Play" and rng.random() < _STAYING
+            status, details = await self._call(target, messages, metadata, stays)
             self._open[target.service, target.path] -= 1
             self.findings.record(target, messages, status, details)
             if status is grpc.StatusCode.UNAVAILABLE:
@@ -177,7 +181,7 @@ class Fuzzer:
         return Member(request.actor_name, request.incarnation)
 
     async def _call(
-        self, target: Target, messages: Sequence[bytes], metadata: Sequence[tuple[str, str]]
+        self, target: Target, messages: Sequence[bytes], metadata: Sequence[tuple[str, str]], stays: bool
     ) -> tuple[grpc.StatusCode | None, str]:
         channel = self._channels[target.service]
         try:
@@ -186,10 +190,10 @@ class Fuzzer:
                 return grpc.StatusCode.OK, ""
             if target.streams_in:
                 call: Any = channel.stream_stream(target.path)(timeout=_CALL_S, metadata=metadata)
-                await self._send(call, messages)
+                await self._send(call, messages, _CALL_S if stays else _READ_S)
             else:
                 call = channel.unary_stream(target.path)(messages[-1], timeout=_CALL_S, metadata=metadata)
-            return await _read(call), ""
+            return await (_last(call) if stays else _read(call)), ""
         except grpc.aio.AioRpcError as error:
             # gRPC's message when the service ends a call while the client is still sending.
             status = None if error.details() == "Internal error from Core" else error.code()
@@ -198,7 +202,7 @@ class Fuzzer:
             # The service ended the call while this benchmark was still sending.
             return await call.code(), await call.details() or ""
 
-    async def _send(self, call: Any, messages: Sequence[bytes]) -> None:
+    async def _send(self, call: Any, messages: Sequence[bytes], patience_s: float) -> None:
         with suppress(asyncio.InvalidStateError):
             for number, message in enumerate(messages):
                 await call.write(message)
@@ -206,7 +210,7 @@ class Fuzzer:
                     # The first answer brings credit for a segment, or a quantizer that is ready for a graph.
                     reading = asyncio.ensure_future(call.read())
                     reading.add_done_callback(_taken)
-                    await asyncio.wait((reading,), timeout=_READ_S)
+                    await asyncio.wait((reading,), timeout=patience_s)
             await call.done_writing()
 
     async def _watch_health(self, name: str) -> None:
@@ -253,6 +257,14 @@ def _taken(reading: asyncio.Future[Any]) -> None:
     """Ignore the error of a read. The call's end reports it, too."""
     if not reading.cancelled():
         reading.exception()
+
+
+async def _last(call: Any) -> grpc.StatusCode:
+    """Read all answers. Returns the status of the call."""
+    while await call.read() is not grpc.aio.EOF:
+        pass
+    status: grpc.StatusCode = await call.code()
+    return status
 
 
 async def _read(call: Any) -> grpc.StatusCode | None:
