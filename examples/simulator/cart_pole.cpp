@@ -1,12 +1,18 @@
 // A cart-pole in C++ that plays through an ActorQ actor, with gRPC's C++ library and ActorQ's protos.
 //
 //   cart_pole [ADDRESS [ENVIRONMENTS]]
+//
+// In a pod, ACTOR_ADDRESS has the address, and ACTOR_CERTIFICATES the folder of the certificates.
 
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <string>
@@ -26,10 +32,7 @@ class CartPole {
 
   // Pushes, or begins the next episode if the last one has ended.
   void Step(int64_t action) {
-    if (failed || cut) {
-      Reset();
-      return;
-    }
+    if (failed || cut) return Reset();
     const double sine = std::sin(state[2]), cosine = std::cos(state[2]);
     const double push = ((action ? 10.0 : -10.0) + 0.05 * state[3] * state[3] * sine) / 1.1;
     const double turn = (9.8 * sine - cosine * push) / (0.5 * (4.0 / 3 - 0.1 * cosine * cosine / 1.1));
@@ -41,8 +44,7 @@ class CartPole {
     cut = ++steps_ == 500;
   }
 
-  double state[4];
-  double reward;
+  double state[4], reward;
   bool failed, cut;
 
  private:
@@ -93,35 +95,44 @@ v1::PlayRequest Message(const std::vector<CartPole>& poles) {
   return request;
 }
 
+// Mutual TLS if there are certificates.
+std::shared_ptr<grpc::ChannelCredentials> Credentials() {
+  const char* folder = std::getenv("ACTOR_CERTIFICATES");
+  if (!folder || !*folder) return grpc::InsecureChannelCredentials();
+  auto read = [folder](const char* name) {
+    std::ifstream file(std::string(folder) + "/" + name);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  return grpc::SslCredentials({read("ca.crt"), read("tls.key"), read("tls.crt")});
+}
+
 // Plays until the stream ends, and returns how it ended.
 grpc::Status Play(const std::string& address, int count, std::mt19937& random) {
-  auto stub = v1::ExternalEnvironmentService::NewStub(
-      grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  auto stub = v1::ExternalEnvironmentService::NewStub(grpc::CreateChannel(address, Credentials()));
   grpc::ClientContext context;
   auto stream = stub->Play(&context);
   std::vector<CartPole> poles;
+  std::vector<int64_t> actions(count);
   for (int i = 0; i < count; ++i) poles.emplace_back(random);
   v1::PlayResponse answer;
   bool open = stream->Write(Opening(count));
   while (open && stream->Read(&answer)) {
     if (answer.has_action()) {
-      const std::string& data = answer.action().actions().data();
-      for (int i = 0; i < count; ++i) {
-        int64_t action;
-        std::memcpy(&action, data.data() + i * sizeof(action), sizeof(action));
-        poles[i].Step(action);
-      }
+      std::memcpy(actions.data(), answer.action().actions().data().data(), count * sizeof(int64_t));
+      for (int i = 0; i < count; ++i) poles[i].Step(actions[i]);
     }
     open = stream->Write(Message(poles));
   }
   // The actor has ended the stream. Read what it still sent, so that the status arrives.
-  while (stream->Read(&answer)) {
-  }
+  while (stream->Read(&answer)) {}
   return stream->Finish();
 }
 
 int main(int argc, char** argv) {
-  const std::string address = argc > 1 ? argv[1] : "127.0.0.1:50053";
+  // Without a handler, the first process of a container would ignore SIGTERM.
+  std::signal(SIGTERM, [](int) { std::_Exit(0); });
+  const char* given = std::getenv("ACTOR_ADDRESS");
+  const std::string address = argc > 1 ? argv[1] : given ? given : "127.0.0.1:50053";
   const int count = argc > 2 ? std::stoi(argv[2]) : 8;
   std::mt19937 random(std::random_device{}());
   while (true) {

@@ -1,7 +1,10 @@
 // A cart-pole in JavaScript that plays through an ActorQ actor, with @grpc/grpc-js and @grpc/proto-loader.
 //
 //   node cart_pole.js [ADDRESS [ENVIRONMENTS]]
+//
+// In a pod, ACTOR_ADDRESS has the address, and ACTOR_CERTIFICATES the folder of the certificates.
 
+const fs = require("node:fs");
 const path = require("node:path");
 const grpc = require("@grpc/grpc-js");
 const protoLoader = require("@grpc/proto-loader");
@@ -51,9 +54,17 @@ function message(poles) {
   };
 }
 
+// Mutual TLS if there are certificates.
+function credentials() {
+  const folder = process.env.ACTOR_CERTIFICATES;
+  if (!folder) return grpc.credentials.createInsecure();
+  const files = ["ca.crt", "tls.key", "tls.crt"].map((name) => fs.readFileSync(path.join(folder, name)));
+  return grpc.credentials.createSsl(...files);
+}
+
 // Plays until the run is over. Connects again while the actor is unavailable.
 function play(address, count) {
-  const client = new ExternalEnvironmentService(address, grpc.credentials.createInsecure());
+  const client = new ExternalEnvironmentService(address, credentials());
   const poles = Array.from({ length: count }, () => new CartPole());
   const stream = client.Play();
   stream.on("data", (answer) => {
@@ -86,4 +97,6 @@ function play(address, count) {
   });
 }
 
-play(process.argv[2] ?? "127.0.0.1:50053", Number(process.argv[3] ?? 8));
+// Without a handler, the first process of a container would ignore SIGTERM.
+process.on("SIGTERM", () => process.exit());
+play(process.argv[2] ?? process.env.ACTOR_ADDRESS ?? "127.0.0.1:50053", Number(process.argv[3] ?? 8));

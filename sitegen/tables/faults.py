@@ -161,7 +161,16 @@ def floods() -> str:
 
 def fuzz() -> str:
     """Answers to malformed messages, by service."""
-    statuses = figures("fuzz")["statuses"]
+    return _statuses("fuzz")
+
+
+def fuzz_simulators() -> str:
+    """Answers to malformed messages of simulators."""
+    return NOT_MEASURED if is_awaited("fuzz_simulators") else _statuses("fuzz_simulators")
+
+
+def _statuses(name: str) -> str:
+    statuses = figures(name)["statuses"]
     codes = sorted({name.partition(" ")[2] for name in statuses})
     services = sorted({name.partition(" ")[0] for name in statuses})
     rows = [(service, *(statuses.get(f"{service} {code}", 0) for code in codes)) for service in services]

@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from actorq.domain.policy import PolicyGraph
+from actorq.domain.signature import signature_of
 from actorq.domain.trajectory import PolicySpan, Segment
+from actorq.errors import UserError
 from benchmarks.faults.chaos.environment import CodedEnvironment, codes_of
 from benchmarks.faults.chaos.ledger import Ledger, judge
 from benchmarks.faults.chaos.observer import Look, longest_standstill
@@ -17,6 +20,7 @@ from benchmarks.faults.copies import switches
 from benchmarks.faults.corruption import Outcome
 from benchmarks.faults.corruption_faults import Fault, faults
 from benchmarks.faults.fuzz.__main__ import log_faults
+from benchmarks.faults.fuzz.targets import Publishing, all_targets, processes_of, targets_of
 from benchmarks.faults.lost_volume import Moment, lost_seconds
 from benchmarks.faults.mutants import GLUE, mutants, sample
 from benchmarks.processes import ServiceProcess
@@ -113,6 +117,17 @@ def test_a_traceback_and_an_unprintable_line_are_faults_of_a_log() -> None:
     log = ["fine\n", "  Traceback (most recent call last):\n", "a\x1b[2Jb\n", "x" * 3000 + "\n"]
     service = ServiceProcess("", None, log)  # type: ignore[arg-type]
     assert len(log_faults({"learner": service})) == 3
+
+
+def test_a_choice_of_rpcs_needs_only_their_services() -> None:
+    targets = all_targets(Publishing(PolicyGraph(b"model", signature_of(("observation",), ("q_values", "value"))), {}))
+    (play,) = targets_of(targets, ["Play"])
+    assert (play.service, play.path) == ("simulators", "/actorq.v1.ExternalEnvironmentService/Play")
+    assert processes_of([play]) == {"simulators"}
+    assert processes_of(targets_of(targets, ["Evaluate"])) == {"actor", "quantizer"}
+    assert targets_of(targets, []) == targets
+    with pytest.raises(UserError, match=r"--rpcs: expected names among .*Play.*, got Plya"):
+        targets_of(targets, ["Play", "Plya"])
 
 
 def test_each_mutant_changes_one_place() -> None:

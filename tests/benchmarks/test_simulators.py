@@ -1,6 +1,7 @@
 """The benchmark of simulators: its messages, its load, its stalls, and its targets."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from actorq.v1 import external_pb2
 from benchmarks.harness import ONE_SEED, Target
 from benchmarks.processes import serving
 from benchmarks.scale.simulators.__main__ import ECHO, EXPLORING, GREEDY, MEANINGS, targets
-from benchmarks.scale.simulators.cart_pole import ExampleCartPole
-from benchmarks.scale.simulators.clients import CPP, PYTHON, built
+from benchmarks.scale.simulators.cart_pole import EXAMPLE, ExampleCartPole
+from benchmarks.scale.simulators.clients import CPP, PYTHON, built, node_client
 from benchmarks.scale.simulators.generators import joined, play, shares
 from benchmarks.scale.simulators.messages import CART_POLE, messages
 from benchmarks.scale.simulators.stalls import FROZEN, KILLED, Stall, loss
@@ -98,6 +99,26 @@ def test_a_client_that_cannot_be_built_is_left_out(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert [client.name for client in built([PYTHON, CPP], tmp_path)] == [PYTHON]
     assert "C++: left out, because this machine has no make, g++" in capsys.readouterr().out
+
+
+def test_only_a_registry_out_of_reach_excuses_a_failed_installation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "npm"
+    (tmp_path / "node").symlink_to("npm")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for code, excused in (("ENOTFOUND", True), ("ECONNREFUSED", True), ("E503", True), ("EUSAGE", False)):
+        tool.write_text(f"#!/bin/sh\necho 'npm error code {code}' >&2\nexit 1\n")
+        tool.chmod(0o755)
+        if excused:
+            assert node_client(tmp_path / "built") == "npm cannot reach the registry of packages"
+        else:
+            with pytest.raises(SystemExit, match=f"npm ci failed: npm error code {code}"):
+                node_client(tmp_path / "built")
+
+
+def test_the_lock_file_of_the_client_in_javascript_names_no_registry() -> None:
+    assert '"resolved"' not in (EXAMPLE / "package-lock.json").read_text(encoding="utf-8")
 
 
 def _run(side: str, seed: int, steps_per_s: float, **changed: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.scale.simulators.__main__ import ECHO, EXPLORING, GREEDY
 from benchmarks.scale.simulators.training import OWN
 from sitegen import parts, results
-from sitegen.tables import simulators, stored_data
+from sitegen.tables import faults, simulators, stored_data
 
 SIMULATORS = tuple(f"simulator {name}" for name in ("training", "rates", "streams", "stalls"))
 SERVED = ("served action", "served clients")
@@ -27,9 +27,9 @@ def store(monkeypatch: pytest.MonkeyPatch, module: ModuleType, content: dict[str
     monkeypatch.setattr(module, "figures", lambda _: content)
 
 
-@pytest.mark.parametrize("name", [*SIMULATORS, *SERVED, *STORED])
+@pytest.mark.parametrize("name", [*SIMULATORS, *SERVED, *STORED, "fuzz simulators"])
 def test_a_table_without_a_result_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (simulators, stored_data):
+    for module in (faults, simulators, stored_data):
         store(monkeypatch, module, None)
     assert parts.part(name) == results.NOT_MEASURED
 
@@ -58,6 +58,11 @@ def test_tables_of_the_policy_server_show_each_width_and_scheme(monkeypatch: pyt
     action, clients = map(rows, SERVED)
     assert action[0] == "| 2,048 | int8 | 0.05 | 0.06 | 0.25 | 0.5 | 0.25 | 0.5 |"
     assert clients[1] == "| `actorq serve` | 1,000 | 0.25 | 0.5 | 90 | 1 |"
+
+
+def test_the_table_of_malformed_messages_counts_each_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    store(monkeypatch, faults, {"statuses": {"simulators left": 1_000, "simulators OK": 3}})
+    assert rows("fuzz simulators") == ["| simulators | 3 | 1,000 |"]
 
 
 def test_tables_of_stored_data_leave_out_what_was_not_run(monkeypatch: pytest.MonkeyPatch) -> None:

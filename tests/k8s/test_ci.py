@@ -40,6 +40,9 @@ def clone(tmp_path: Path) -> Path:
     for name in ("tool", "kubectl"):
         (tmp_path / name).write_text(TOOL)
         (tmp_path / name).chmod(0o755)
+    # No test installs packages on this machine.
+    (tmp_path / "apt-get").write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/installed\n')
+    (tmp_path / "apt-get").chmod(0o755)
     return tmp_path
 
 
@@ -142,6 +145,22 @@ def test_ci_reports_that_it_skips_cluster_tests_without_the_tool(clone: Path) ->
     assert made == "made test"
     assert re.search(r"skipped: \.\./nowhere .*make test-cluster", skipped)
     assert not (clone / "calls").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can install packages")
+def test_ci_installs_the_missing_packages_that_it_can(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    packages = {"g++": "g++", "grpc_cpp_plugin": "protobuf-compiler-grpc", "node": "nodejs", "npm": "npm"}
+    # All commands of this machine, without those of these packages.
+    folder = tmp_path_factory.mktemp("bin")
+    for name in {*os.listdir("/usr/bin"), *os.listdir("/bin")} - {*packages, "apt-get"}:
+        (folder / name).symlink_to(shutil.which(name, path="/usr/bin:/bin") or "/nowhere")
+    (clone / "apt-get").write_text((clone / "apt-get").read_text() + 'case "$*" in *nodejs) exit 1 ;; esac\n')
+    code, shown, _ = finish(start(clone, "run", KUBELAB="../nowhere", PATH=f"{clone}{os.pathsep}{folder}"))
+    assert code == 0
+    assert "nodejs cannot be installed here\n" in shown
+    updated, *installed = (clone / "installed").read_text().splitlines()
+    assert updated == "update"
+    assert {f"install --yes --no-install-recommends {name}" for name in packages.values()} <= set(installed)
 
 
 def test_a_missing_python_is_reported_and_skipped(clone: Path) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from actorq import wire
 from actorq.domain.leaves import OBSERVATIONS
 from actorq.domain.policy import Checkpoint, PolicyGraph
+from actorq.errors import UserError
 from actorq.externalscaler import externalscaler_pb2
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import actor_pb2, external_pb2, learner_pb2, quantizer_pb2
@@ -54,6 +55,11 @@ class Target:
     opening: Opening = lambda rng, member: []
     valid: tuple[bytes, ...] = ()
     ends_something: bool = False
+
+    @property
+    def rpc(self) -> str:
+        """The name of the method, without its service."""
+        return self.path.rpartition("/")[2]
 
     def messages(self, rng: random.Random, member: Member) -> list[bytes]:
         """The messages of one call. The last one is hostile or out of order."""
@@ -115,6 +121,20 @@ def all_targets(publishing: "Publishing") -> list[Target]:
         targets += _methods(service, health.services_by_name["Health"])
         targets += _methods(service, reflection.services_by_name["ServerReflection"])
     return targets
+
+
+def targets_of(targets: Sequence[Target], rpcs: Collection[str]) -> list[Target]:
+    """The targets with these methods; all of them if there is no name. Raises UserError for an unknown method."""
+    names = {target.rpc for target in targets}
+    if unknown := sorted(set(rpcs) - names):
+        raise UserError(f"--rpcs: expected names among {', '.join(sorted(names))}, got {', '.join(unknown)}")
+    return [target for target in targets if not rpcs or target.rpc in rpcs]
+
+
+def processes_of(targets: Sequence[Target]) -> set[str]:
+    """The services that calls to these targets need. Relays and standalone actors need a quantizer."""
+    services = {target.service for target in targets}
+    return services | ({"quantizer"} if services & {"relay", "actor"} else set())
 
 
 def _methods(service: str, described: Any) -> list[Target]:

@@ -1,6 +1,7 @@
 """The clients of examples/simulator: how to build each one, and how to start it."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,21 +15,31 @@ from benchmarks.scale.simulators.cart_pole import EXAMPLE
 
 PYTHON, CPP, NODE = "Python", "C++", "Node.js"
 _END_S = 30.0
+# Lines of npm when it cannot reach the registry of packages.
+_UNREACHABLE = re.compile(
+    r"code (EAI_AGAIN|ECONN|EHOSTUNREACH|ENETUNREACH|ENOTFOUND|ETIMEDOUT|ERR_SOCKET_TIMEOUT|E50[234])"
+)
 
 
 @dataclass(frozen=True)
 class Client:
-    """A client that can start. command: before the address and the number of environments."""
+    """A client that can start.
+
+    command: without the address and the number of environments. variables: added to those of this process.
+    """
 
     name: str
     command: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @contextmanager
-    def playing(self, address: str, environments: int) -> Iterator["subprocess.Popen[str]"]:
-        """Run the client. It connects again until the address serves, and is killed at the end."""
+    def playing(self, address: str = "", environments: int = 8) -> Iterator["subprocess.Popen[str]"]:
+        """Run the client. It connects again until the address serves, and is killed at the end.
+
+        address: "" for the one in the variable ACTOR_ADDRESS.
+        """
         process = subprocess.Popen(
-            [*self.command, address, str(environments)],
+            [*self.command, *([address, str(environments)] if address else [])],
             env={**os.environ, **self.variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -64,35 +75,46 @@ def _python(folder: Path) -> Client:
     return Client(PYTHON, (sys.executable, str(EXAMPLE / "cart_pole.py")), with_project())
 
 
-def _cpp(folder: Path) -> Client | str:
-    build = folder / "cpp"
+def cpp_client(folder: Path, *settings: str) -> Client | str:
+    """Compile the client in C++. Returns text if this machine lacks something. Raises SystemExit for other failures.
+
+    settings: of make, such as CXXFLAGS=-O0.
+    """
+    build = (folder / "cpp").resolve()
     missing = [name for name in ("make", "g++", "pkg-config", "protoc", "grpc_cpp_plugin") if not shutil.which(name)]
     if missing:
         return f"this machine has no {', '.join(missing)}"
-    if fault := _failed(["make", "-C", str(EXAMPLE), "cart_pole", f"BUILD={build.resolve()}"], folder):
-        return f"make failed: {fault}"
-    return Client(CPP, (str(build.resolve() / "cart_pole"),))
+    if _errors(["pkg-config", "--exists", "grpc++", "protobuf"], folder):
+        return "this machine has no libgrpc++-dev and libprotobuf-dev"
+    if errors := _errors(["make", "-C", str(EXAMPLE), "cart_pole", f"BUILD={build}", *settings], folder):
+        raise SystemExit(f"make failed: {errors}")
+    return Client(CPP, (str(build / "cart_pole"),))
 
 
-def _node(folder: Path) -> Client | str:
+def node_client(folder: Path) -> Client | str:
+    """Install the client in JavaScript. Returns text if this machine lacks node, or cannot reach the registry of
+    packages. Raises SystemExit for other failures.
+    """
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         return "this machine has no node and npm"
-    own = folder / "node"
+    own = (folder / "node").resolve()
     own.mkdir(parents=True, exist_ok=True)
-    for name in ("cart_pole.js", "package.json"):
+    for name in ("cart_pole.js", "package.json", "package-lock.json"):
         shutil.copy(EXAMPLE / name, own)
-    if not (own / "node_modules").exists() and (fault := _failed([npm, "install", "--silent"], own)):
-        return f"npm install failed: {fault}"
-    return Client(NODE, (node, str(own.resolve() / "cart_pole.js")), {"PROTOS": str(EXAMPLE.parents[1] / "protos")})
+    quiet = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--fetch-retries=1")
+    if errors := _errors([npm, "ci", *quiet], own):
+        if _UNREACHABLE.search(errors):
+            return "npm cannot reach the registry of packages"
+        raise SystemExit(f"npm ci failed: {errors}")
+    return Client(NODE, (node, str(own / "cart_pole.js")), {"PROTOS": str(EXAMPLE.parents[1] / "protos")})
 
 
-def _failed(command: list[str], folder: Path) -> str:
-    """Run a command. Returns the last line of its errors; "" if it succeeds."""
+def _errors(command: list[str], folder: Path) -> str:
+    """Run a command. Returns its errors; "" if it succeeds."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-    return lines[-1] if done.returncode else ""
+    return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else ""
 
 
-BUILDERS: Mapping[str, Callable[[Path], Client | str]] = {PYTHON: _python, CPP: _cpp, NODE: _node}
-"""For each client the function that builds it. It returns text if the client cannot be built."""
+BUILDERS: Mapping[str, Callable[[Path], Client | str]] = {PYTHON: _python, CPP: cpp_client, NODE: node_client}
+"""For each client the function that builds it. It returns text if this machine cannot build the client."""
