@@ -98,8 +98,10 @@ _STORED: dict[str, Any] = {
     "publication": {"period_updates": 1_000},
     "evaluation": {"episodes": 10, "period_updates": 5_000, "share": 0.5},
 }
+# The data show more than random actions, so a run acts by its policy and learns from its first steps on.
+_WITH_DATASET: dict[str, Any] = {"exploration": {"random_steps": 0}, "replay": {"min_size": 256}}
 # Critics that overestimate actions which the data lack would misguide the policy (arXiv 2302.02948).
-_WITH_DATASET: dict[str, dict[str, Any]] = {"sac": {"sac": {"layer_norm": True}}}
+_CRITICS_WITH_DATASET: dict[str, dict[str, Any]] = {"sac": {"sac": {"layer_norm": True}}}
 _OF_ALGORITHM: dict[str, dict[str, Any]] = {
     "dqn": {
         "max_environment_steps": 1_000_000,
@@ -303,7 +305,7 @@ def with_preset(tree: Mapping[str, Any]) -> dict[str, Any]:
     remembering = preset_with_memory(memory, algorithm, family_of(environment).name)
     dataset = tree.get("dataset")
     has_dataset = isinstance(dataset, Mapping) and dataset.get("source") and isinstance(algorithm, str)
-    of_dataset = _WITH_DATASET.get(algorithm, {}) if has_dataset else {}
+    of_dataset = merged(_WITH_DATASET, _CRITICS_WITH_DATASET.get(algorithm, {})) if has_dataset else {}
     return merged(below, remembering, of_dataset, {**tree, "algorithm": algorithm})
 
 
@@ -323,6 +325,9 @@ def descriptions() -> Iterator[tuple[str, str]]:
                     yield f"{algorithm} on {family.name}{suffix}", "none of these, but the defaults below"
                 elif pair in of_family:
                     yield f"{algorithm} on {family.name}{suffix}", _flags(of_family[pair])
+    yield "with a data set", _flags(_WITH_DATASET)
+    for algorithm, settings in _CRITICS_WITH_DATASET.items():
+        yield f"{algorithm}, with a data set", _flags(settings)
     robots = ", ".join(pattern.removesuffix("-v*") for pattern in _FALLING)
     for algorithm in _AUTO_OF_ALGORITHM:
         yield f"{algorithm} on {robots}, {AUTO}", _flags({algorithm: {"n_step": _FALLING_N_STEP}})

@@ -30,10 +30,10 @@ def recording_mixes() -> str:
 
 def recordings() -> str:
     """Steps to the target with recordings and without them."""
-    if is_awaited("stored_data"):
+    if is_awaited("recordings"):
         return NOT_MEASURED
     rows = []
-    for task, runs in by("task", figures("stored_data")["runs"]).items():
+    for task, runs in by("task", figures("recordings")["runs"]).items():
         for side, name in _SIDES.items():
             own = [run for run in runs if run["side"] == side]
             columns = (spread(run[key] for run in own) for key in ("environment_steps", "updates", "wall_clock_s"))

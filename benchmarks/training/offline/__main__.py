@@ -49,7 +49,7 @@ from benchmarks.training.offline.targets import (
     Run,
     targets,
 )
-from benchmarks.training.offline.tasks import MIXES, TASKS, Task
+from benchmarks.training.offline.tasks import MIXES, OFFLINE, PARTS, RLPD, TASKS, Task
 
 __all__ = ["MEANINGS", "targets"]
 
@@ -68,7 +68,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
         "--offline-transitions", type=int, default=50_000, metavar="N", help="recorded for each data set"
     )
     parser.add_argument("--updates", type=int, metavar="N", help="of an offline run (default: the task's own)")
-    parser.add_argument("--parts", nargs="+", choices=("rlpd", "offline"), default=["rlpd", "offline"], metavar="PART")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help="default: all")
     parser.add_argument("--environments", type=Path, metavar="DIR", help="folder for d3rlpy (default: without d3rlpy)")
     parser.add_argument("--directory", type=Path, metavar="DIR", help="folder for the runs (default: not kept)")
 
@@ -91,7 +91,8 @@ def _runs(task: Task, arguments: argparse.Namespace, directory: Path) -> Iterato
     recorded.mkdir(parents=True, exist_ok=True)
     python = python_of(D3RLPY, arguments.environments.resolve()) if arguments.environments else None
     policies = teachers(task, _TEACHER_SEED, directory)
-    if "rlpd" in arguments.parts:
+    parts = {*arguments.parts} & {*task.parts}
+    if RLPD in parts:
         file = recorded / f"{task.name}-rlpd-{arguments.transitions}.npz"
         record(task, policies, "medium", arguments.transitions, 1, file)
         dataset = imported(task, file)
@@ -99,7 +100,7 @@ def _runs(task: Task, arguments: argparse.Namespace, directory: Path) -> Iterato
             sides = ((WITHOUT, ()), (NORMALIZED, ("--sac.layer-norm",)), (WITH, ("--dataset", str(dataset))))
             for name, flags in sides:
                 yield _online(task, name, seed, directory, flags)
-    if "offline" not in arguments.parts:
+    if OFFLINE not in parts:
         return
     updates = arguments.updates or task.updates
     for mix in MIXES:
@@ -119,6 +120,7 @@ def _online(task: Task, name: str, seed: int, directory: Path, flags: Sequence[s
     common = [
         *("--environment", task.environment, "--algorithm", "sac", "--seed", str(seed)),
         *("--target-return", str(task.target), "--max-environment-steps", str(task.steps), *task.settings),
+        *task.online,
     ]
     made = train(folder, [*common, *flags])
     kept = {each: made[each] for each in ("solved", "environment_steps", "updates", "wall_clock_s", "conditions")}

@@ -142,3 +142,19 @@ def test_sac_and_td3_with_memory_learn_from_short_sequences() -> None:
     given = {"kind": "gru", "sequence_length": 40}
     config = RunConfig.model_validate({"environment": "Pendulum-v1", "algorithm": "sac", "memory": given})
     assert (config.memory.sequence_length, config.memory.burn_in) == (40, 4)
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "sac", "td3", "d4pg", "xqc"])
+def test_a_run_with_a_data_set_begins_to_learn_at_once(algorithm: str) -> None:
+    def made(**given: object) -> RunConfig:
+        environment = "CartPole-v1" if algorithm == "dqn" else "MountainCarContinuous-v0"
+        return RunConfig.model_validate({"environment": environment, "algorithm": algorithm, **given})
+
+    config = made(dataset={"source": "cars"})
+    assert (config.exploration.random_steps, config.replay.min_size) == (0, 256)
+    assert config.sac.layer_norm == (algorithm == "sac")
+    own = made(dataset={"source": "cars"}, exploration={"random_steps": 50}, replay={"min_size": 500})
+    assert (own.exploration.random_steps, own.replay.min_size) == (50, 500)
+    plain = made()
+    assert plain.replay.min_size > 256
+    assert not plain.sac.layer_norm
