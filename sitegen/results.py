@@ -38,7 +38,6 @@ AWAITED = (
     "recordings",
     "pixels",
     "memory_sac",
-    "chaos_groups",
     "fuzz_simulators",
 )
 NOT_MEASURED = "Not measured yet."
