@@ -34,7 +34,6 @@ NEWER = {
 AWAITED = (
     "normalized",
     "peers_memory",
-    "stored_data",
     "recordings",
     "pixels",
     "memory_sac",
