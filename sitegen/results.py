@@ -37,7 +37,6 @@ AWAITED = (
     "recordings",
     "pixels",
     "memory_sac",
-    "fuzz_simulators",
 )
 NOT_MEASURED = "Not measured yet."
 
