@@ -93,10 +93,11 @@ def best_return() -> float:
 def best_shared_return() -> float:
     """The highest mean return of the team if all agents act by one policy that does not know its agent.
 
-    Agents that see the same pull with the same probability p, independently of each other. Let an even level rise with
-    probability p (1 - p)^2, an odd one with p^2 (1 - p), and let the load stay with probability (1 - p)^3. The value of
-    a level with n steps left is the maximum over p of a polynomial in p. p may differ from step to step, so a memory
-    does not help: all agents remember the same.
+    Agents that see the same pull with the same probability p, independently of each other. The load rises with
+    probability p (1 - p)^2 from an even level, and with p^2 (1 - p) from an odd one. It stays with (1 - p)^3.
+
+    The value of a level with n steps left is the maximum of a polynomial in p. The best p may differ from step to step.
+    A memory does not raise this bound, because all agents remember the same.
     """
     return _mean_return((0.0, 1.0))
 
@@ -123,7 +124,6 @@ def _mean_return(bounds: Sequence[float]) -> float:
 
 def _highest(polynomial: Polynomial, bounds: Sequence[float]) -> float:
     """The maximum of a polynomial between two bounds."""
+    low, high = bounds
     turns = [float(root.real) for root in polynomial.deriv().roots() if abs(root.imag) < 1e-9]
-    return max(
-        float(polynomial(each)) for each in (*bounds, *(turn for turn in turns if min(bounds) < turn < max(bounds)))
-    )
+    return max(float(polynomial(each)) for each in (low, high, *(turn for turn in turns if low < turn < high)))

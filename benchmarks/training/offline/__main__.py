@@ -1,7 +1,9 @@
 """Compares runs with and without recorded transitions, and our offline algorithms with those of d3rlpy.
 
-    python -m benchmarks.training.offline --task pendulum --environments peers --directory runs/offline \\
-        --json benchmarks/results/stored_data.json
+    python -m benchmarks.training.offline --task pendulum --parts rlpd --directory runs/recordings \\
+        --json benchmarks/results/recordings.json
+    python -m benchmarks.training.offline --task pendulum --parts offline --environments peers \\
+        --directory runs/offline --json benchmarks/results/stored_data.json
 
 First, our own runs of SAC train a medium policy and an expert, which record data sets. Then:
 
@@ -49,10 +51,11 @@ from benchmarks.training.offline.targets import (
     Run,
     targets,
 )
-from benchmarks.training.offline.tasks import MIXES, OFFLINE, PARTS, RLPD, TASKS, Task
+from benchmarks.training.offline.tasks import MIXES, TASKS, Task
 
 __all__ = ["MEANINGS", "targets"]
 
+PARTS = RLPD, OFFLINE = "rlpd", "offline"
 _EPISODES, _RANDOM_EPISODES, _BATCH = 20, 20, 256
 _SPARSE = ("--sparsity.method", "rigl", "--sparsity.actor", "0.9", "--sparsity.critic", "0.9")
 _VARIANTS: Mapping[str, tuple[str, ...]] = {DENSE: (), SPARSE: _SPARSE}
@@ -91,8 +94,7 @@ def _runs(task: Task, arguments: argparse.Namespace, directory: Path) -> Iterato
     recorded.mkdir(parents=True, exist_ok=True)
     python = python_of(D3RLPY, arguments.environments.resolve()) if arguments.environments else None
     policies = teachers(task, _TEACHER_SEED, directory)
-    parts = {*arguments.parts} & {*task.parts}
-    if RLPD in parts:
+    if RLPD in arguments.parts:
         file = recorded / f"{task.name}-rlpd-{arguments.transitions}.npz"
         record(task, policies, "medium", arguments.transitions, 1, file)
         dataset = imported(task, file)
@@ -100,7 +102,7 @@ def _runs(task: Task, arguments: argparse.Namespace, directory: Path) -> Iterato
             sides = ((WITHOUT, ()), (NORMALIZED, ("--sac.layer-norm",)), (WITH, ("--dataset", str(dataset))))
             for name, flags in sides:
                 yield _online(task, name, seed, directory, flags)
-    if OFFLINE not in parts:
+    if OFFLINE not in arguments.parts:
         return
     updates = arguments.updates or task.updates
     for mix in MIXES:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 # Four updates for each environment step: with few, a run needs its steps for updates, whatever data it has. Evaluations
 # are frequent, because runs end after them.
 _SEVERAL_UPDATES = ("--rate-limiter.samples-per-insert=1024", "--evaluation.period-updates=500")
-PARTS = RLPD, OFFLINE = "rlpd", "offline"
 
 
 @dataclass(frozen=True)
@@ -14,8 +13,7 @@ class Task:
     """An environment with continuous actions.
 
     medium, target: mean returns of the recording policies, and of a run that is done. steps: budget of a run.
-    updates: of an offline run. settings: flags of all runs. online: more flags of the runs with actors. parts: of the
-    benchmark.
+    updates: of an offline run. settings: flags of all runs. online: more flags of the runs with actors.
     """
 
     name: str
@@ -26,7 +24,6 @@ class Task:
     updates: int
     settings: tuple[str, ...] = ()
     online: tuple[str, ...] = ()
-    parts: tuple[str, ...] = (RLPD, OFFLINE)
 
 
 TASKS = (
