@@ -1,4 +1,8 @@
-"""Convolutions whose products may be in bfloat16, as those of wide linear layers (linear.py)."""
+"""Convolutions of bytes, and convolutions whose products may be in bfloat16, as in wide linear layers (linear.py).
+
+The bytes of an image stand for numbers from 0 to 1. The first convolution reads the bytes and divides its few products
+by 255 instead of the many pixels. bfloat16 represents all bytes exactly, but not all of their 255th parts.
+"""
 
 import math
 from typing import Any
@@ -14,6 +18,8 @@ from learner_service.kernels.bfloat16 import Bfloat16Weight
 
 class Conv2d(nn.Conv2d):
     """nn.Conv2d without padding. Parameters, initial values and exported graph are those of nn.Conv2d.
+
+    Its input may be bytes, uint8, instead of their 255th parts.
 
     image: channels, height and width of its input.
     bf16_weight: the weight for products in bfloat16; None for products in float32.
@@ -47,37 +53,46 @@ class Conv2d(nn.Conv2d):
         self.bf16_weight = Bfloat16Weight(vector)
 
     def forward(self, input: Tensor) -> Tensor:
-        """float32[B, channels, height, width] -> float32[B, units, ...]."""
+        """float32[B, channels, height, width], or the same of bytes -> float32[B, units, ...]."""
         # Keep torch's own operation while tracing, because compilers and exporters know it.
-        if self.bf16_weight is None or len(input) < self.fewest_images or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
             return super().forward(input)
-        y: Tensor = _Convolution.apply(  # type: ignore[no-untyped-call]
-            input, self.weight, self.bias, self.bf16_weight.of(self.weight), self.stride
-        )
+        is_bf16 = self.bf16_weight is not None and len(input) >= self.fewest_images
+        if not is_bf16 and input.is_floating_point():
+            return super().forward(input)
+        factor = self.bf16_weight.of(self.weight) if is_bf16 else self.weight.detach()  # type: ignore[union-attr]
+        y: Tensor = _Convolution.apply(input, self.weight, self.bias, factor, self.stride)  # type: ignore[no-untyped-call]
         return y
+
+
+def fractions(images: Tensor) -> Tensor:
+    """Bytes divided by 255, float32 of the same shape and memory order. Other numbers stay as they are."""
+    return images if images.is_floating_point() else images.to(torch.float32).div_(255)
 
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, copy: Tensor, stride: tuple[int, ...]) -> Tensor:
-        x = x.to(torch.bfloat16)
-        ctx.save_for_backward(x, copy)
-        ctx.stride = stride
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, factor: Tensor, stride: tuple[int, ...]) -> Tensor:
+        """factor: the weight, in the format of the products."""
+        scale = 1.0 if x.is_floating_point() else 1 / 255
+        x = x.to(factor.dtype)
+        ctx.save_for_backward(x, factor)
+        ctx.stride, ctx.scale = stride, scale
         # The bias is added in float32, as in linear layers.
-        return functional.conv2d(x, copy, None, stride).float().add_(bias.view(-1, 1, 1))
+        return torch.add(bias.view(-1, 1, 1), functional.conv2d(x, factor, None, stride), alpha=scale)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, copy = ctx.saved_tensors
+        x, factor = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         to_x, to_weight, _ = torch.ops.aten.convolution_backward(
-            gradient.to(torch.bfloat16),
-            *(x, copy, None, ctx.stride, (0, 0), (1, 1), False, (0, 0), 1, (needs_x, needs_weight, False)),
+            gradient.to(factor.dtype),
+            *(x, factor, None, ctx.stride, (0, 0), (1, 1), False, (0, 0), 1, (needs_x, needs_weight, False)),
         )
         return (
             to_x.float() if needs_x else None,
-            to_weight.float() if needs_weight else None,
+            to_weight.float().mul_(ctx.scale) if needs_weight else None,
             gradient.sum((0, 2, 3)) if needs_bias else None,
             *(None, None),
         )

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from actorq.config.run_config import RunConfig
 from actorq.domain.spaces import EnvironmentSpec, check_images
 from actorq.errors import UserError
+from learner_service.kernels.convolution import Conv2d, fractions
 from learner_service.kernels.linear import mlp
 from learner_service.networks.by_group.layers import HiddenByGroup
 from learner_service.networks.encoders import Encoders, Leaves, Observed, image_layers
@@ -22,11 +23,16 @@ class Observations(nn.Module):
 
     forward: [B, *policy_observations] of the environment's dtype -> float32[B, inputs], or of the same shape. For
         observations of several arrays: the list of them, for `Encoders`. If a network computes with only one array, or
-        only with numbers, that array or all numbers together.
+        only with numbers, that array or all numbers together. Images for our own convolutions stay bytes
+        (learner_service/kernels/convolution.py).
+    layers: the layers that read the result, unless they are an MLP.
     """
 
-    def __init__(self, spec: EnvironmentSpec, normalizer: Normalizer | None = None, flatten: bool = True) -> None:
+    def __init__(
+        self, spec: EnvironmentSpec, normalizer: Normalizer | None = None, layers: nn.Module | None = None
+    ) -> None:
         super().__init__()
+        flatten = layers is None
         self.normalizer = None if spec.vector is None else normalizer
         self._leaves = Leaves(spec) if spec.leaves else None
         # Layers of the user get each array on its own.
@@ -42,8 +48,9 @@ class Observations(nn.Module):
         # oneDNN's convolutions are fastest with channels last: an update of the Nature CNN is a quarter faster. The
         # exported graph is the same.
         is_first = spec.image is not None and spec.image.layout == "channels-first"
-        self._layout = torch.channels_last if is_first else torch.preserve_format
+        self._layout = torch.channels_last if is_first else torch.contiguous_format
         self._flatten = flatten and len(spec.policy_observations.shape) != 1
+        self._reader_divides = layers is not None and any(isinstance(layer, Conv2d) for layer in layers.modules())
 
     def forward(self, observations: Observed) -> Any:
         """Return the input of the first layer."""
@@ -53,13 +60,21 @@ class Observations(nn.Module):
         if self._is_stack:
             observations = observations.permute(0, 1, 4, 2, 3) if self._is_stack_of_last else observations
             observations = observations.flatten(1, 2)
-        x = observations.to(torch.float32, memory_format=self._layout) if self._cast else observations
         if self._bytes:
-            # A constant right before the first layer: in this form int8-static multiplies the bytes themselves.
-            x = x / 255
+            x = self._of_bytes(observations)
+        else:
+            x = observations.to(torch.float32) if self._cast else observations
         if self.normalizer is not None:
             x = self.normalizer(x)
         return x.flatten(1) if self._flatten else x
+
+    def _of_bytes(self, images: Tensor) -> Tensor:
+        """Bytes, divided by 255 unless a convolution of this project reads them."""
+        if torch.compiler.is_compiling():
+            # A constant right before the first layer: in this form int8-static multiplies the bytes themselves.
+            return images.to(torch.float32) / 255
+        images = images.contiguous(memory_format=self._layout)
+        return images if self._reader_divides else fractions(images)
 
     def _of_leaves(self, found: list[Tensor]) -> Tensor | list[Tensor]:
         if self.normalizer is not None and self._numbers:
@@ -82,7 +97,7 @@ class FeatureNetwork(nn.Module):
         self, spec: EnvironmentSpec, normalizer: Normalizer | None = None, layers: tuple[nn.Module, int] | None = None
     ) -> None:
         super().__init__()
-        self.observe = Observations(spec, normalizer, flatten=layers is None)
+        self.observe = Observations(spec, normalizer, layers and layers[0])
         self.features, self.inputs = layers or (nn.Identity(), input_size(spec))
 
     def seen(self, observations: Tensor) -> Tensor:

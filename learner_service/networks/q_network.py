@@ -37,7 +37,7 @@ class QNetwork(Remembering):
         memory: MemoryConfig = NO_MEMORY,
     ) -> None:
         super().__init__()
-        self.observe = Observations(spec, normalizer, flatten=layers is None)
+        self.observe = Observations(spec, normalizer, layers and layers[0])
         self.torso, features = hidden_layers(spec, hidden_sizes, layers)
         self.memory = make_cell(memory, features)
         features = features if self.memory is None else self.memory.units

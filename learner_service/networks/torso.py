@@ -79,7 +79,7 @@ class Torso(Remembering):
         memory: MemoryConfig = NO_MEMORY,
     ) -> None:
         super().__init__()
-        self.observe = Observations(spec, normalizer, flatten=layers is None)
+        self.observe = Observations(spec, normalizer, layers and layers[0])
         self.torso, features = hidden_layers(spec, hidden_sizes, layers, ACTIVATIONS[activation])
         self.memory, self._longest = make_cell(memory, features), memory.sequence_length
         features = features if self.memory is None else self.memory.units

@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from actorq.quantization.emission import weights as integers
 from actorq.quantization.training import Place, TrainingForm, Uint8
+from learner_service.kernels.convolution import fractions
 from learner_service.quantization.remaining_units import Remaining
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d
@@ -167,6 +168,7 @@ class StraightThrough:
 
     def forward(self, x: Tensor) -> Tensor:
         """Replaces the module's `forward`."""
+        x = fractions(x)
         x = x if self._padding is None else functional.pad(x, *self._padding)
         return self.remaining.around(self._compute, x, self.module.weight, self.module.bias)
 

@@ -25,7 +25,7 @@ STACKED = EnvironmentSpec("Stacked-v0", ArraySpec((3,), "float32"), ArraySpec(()
 
 def test_frames_are_divided_by_255_and_stay_images() -> None:
     frames = torch.randint(0, 256, (2, 4, 84, 84), dtype=torch.uint8)
-    seen = Observations(FRAMES, Normalizer(FRAMES), flatten=False)(frames)
+    seen = Observations(FRAMES, Normalizer(FRAMES), layers=nn.Identity())(frames)
     assert seen.shape == (2, 4, 84, 84)
     torch.testing.assert_close(seen, frames.double().div(255).float())
 
@@ -73,7 +73,7 @@ def test_small_images_get_a_small_network() -> None:
 
 def test_planes_of_bits_are_zeros_and_ones() -> None:
     planes = torch.rand(2, 10, 10, 4) < 0.5
-    seen = Observations(of_images(10, 10, 4, dtype="bool"), flatten=False)(planes)
+    seen = Observations(of_images(10, 10, 4, dtype="bool"), layers=nn.Identity())(planes)
     torch.testing.assert_close(seen, planes.float())
 
 
