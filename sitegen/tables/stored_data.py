@@ -15,6 +15,8 @@ _SIDES = {
     WITH: "with recordings, critics with layer normalization",
 }
 
+_NETWORKS = {"policy": "policy", "q_funcs": "critics", "value_func": "value"}
+
 
 def recording_tasks() -> str:
     """The tasks, and the policies that record."""
@@ -71,6 +73,17 @@ def offline_updates() -> str:
                 cells = (spread(run["updates_per_s"] for run in each) if each else "" for each in own)
                 rows.append((task, algorithm, *cells))
     return table(("task", "algorithm", *(name for name, _ in kinds)), rows)
+
+
+def offline_same_updates() -> str:
+    """Distances of equal updates to d3rlpy's."""
+    if is_awaited("stored_data"):
+        return NOT_MEASURED
+    rows = (
+        (*(each[key] for key in ("task", "mix", "algorithm")), _NETWORKS[each["network"]], f"{each['distance']:.0e}")
+        for each in figures("stored_data").get("same_updates", ())
+    )
+    return table(("task", "data set", "algorithm", "network", "distance"), rows)
 
 
 def _of(runs: Iterable[dict[str, Any]], algorithm: str, side: str, mix: str | None = None) -> list[dict[str, Any]]:

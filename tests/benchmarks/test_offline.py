@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.harness import ONE_SEED
-from benchmarks.training.offline import recording
+from benchmarks.training.offline import recording, same_updates
 from benchmarks.training.offline.targets import (
     ALGORITHMS,
     D3RLPY,
@@ -98,6 +98,64 @@ def test_each_target_has_an_explanation() -> None:
     runs = [*_online({WITH: 1.0, WITHOUT: 2.0}), *_offline({"int8": 0.0, "fp32": 0.0}, 0.0)]
     for target in _targets(runs):
         assert any(re.fullmatch(meaning.pattern, target.name) for meaning in MEANINGS), target.name
+
+
+def _peer(file: Path, asked: dict[str, Any], shift: float) -> None:
+    """Weights of networks as d3rlpy's. The second half of them differs from the first by `shift`."""
+    rng, sizes = np.random.default_rng(0), {"L0": (256, 3), "L2": (256, 256), "last": (1, 256)}
+    weights = {}
+    for network in ("policy", "q_funcs.0", "q_funcs.1", "value_func"):
+        last = "_mu" if network == "policy" and asked["algorithm"] == "iql" else "_fc"
+        for layer, (units, inputs) in sizes.items():
+            name = last if layer == "last" else f"_encoder._layers.{layer[1]}"
+            inputs += network.startswith("q_funcs") and layer == "L0"
+            weights[f"{network}.{name}.weight"] = rng.normal(scale=0.1, size=(units, inputs)).astype(np.float32)
+            weights[f"{network}.{name}.bias"] = np.zeros(units, np.float32)
+    after = {f"after.{name}": values + np.float32(shift) for name, values in weights.items()}
+    np.savez(file, allow_pickle=False, **{f"before.{name}": values for name, values in weights.items()}, **after)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_equal_updates_are_compared_network_by_network(
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(same_updates, "UPDATES", 2)
+    rows = 600
+    rng, file = np.random.default_rng(0), tmp_path / "recorded.npz"
+    arrays: dict[str, Any] = {
+        **{name: rng.normal(size=(rows, 3)) for name in ("observations", "next_observations")},
+        **{"actions": rng.uniform(-2.0, 2.0, (rows, 1)), "rewards": rng.normal(size=rows)},
+        **{"terminations": np.zeros(rows, bool), "truncations": np.arange(rows) % 200 == 199},
+    }
+    np.savez(file, allow_pickle=False, **arrays)
+    asked = []
+
+    def ask(given: dict[str, Any]) -> None:
+        with np.load(given["batches"]) as batches:
+            assert batches["actions"].shape == (2, same_updates.ROWS, 1)
+            assert np.abs(batches["actions"]).max() <= 1.0
+            assert {values.dtype for values in batches.values()} == {np.dtype(np.float32)}
+        asked.append(given)
+        _peer(given["weights"], given, shift=1.0)
+
+    found = list(same_updates.compare(algorithm, "Pendulum-v1", file, ask))
+    assert [each["network"] for each in found] == list(same_updates.COMPARED[algorithm])
+    assert asked[0]["algorithm"] == algorithm
+    for each in found:
+        # Two updates move a weight by at most 6e-4, and the peer moved each by 1.
+        assert each["distance"] == pytest.approx(1.0, abs=1e-3)
+        assert each["moved"] > 1.0
+
+
+def test_equal_updates_may_differ_by_rounding_only() -> None:
+    for distance, met in ((1e-5, True), (1e-2, False)):
+        rows = [
+            {"task": "pendulum", "algorithm": "iql", "network": name, "updates": 100, "distance": value}
+            for name, value in (("q_funcs", 1e-7), ("value_func", distance))
+        ]
+        (target,) = targets({"runs": [], "same_updates": rows, "random": {}})
+        assert (target.measured, target.met) == (distance, met)
+        assert any(re.fullmatch(meaning.pattern, target.name) for meaning in MEANINGS)
 
 
 @pytest.mark.parametrize("mix", MIXES)

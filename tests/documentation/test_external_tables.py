@@ -12,7 +12,7 @@ from sitegen.tables import faults, simulators, stored_data
 
 SIMULATORS = tuple(f"simulator {name}" for name in ("training", "rates", "streams", "stalls"))
 SERVED = ("served action", "served clients")
-STORED = ("recordings", "offline returns", "offline updates")
+STORED = ("recordings", "offline returns", "offline updates", "offline same updates")
 TIMES = {"p50_ms": 0.25, "p99_ms": 0.5}
 LOAD = {"actions_per_s": 1_000.0, "server_cpu_us": 90.0, **TIMES}
 
@@ -72,10 +72,14 @@ def test_tables_of_stored_data_leave_out_what_was_not_run(monkeypatch: pytest.Mo
         "runs": [
             *({**online, "side": side, "seed": 1} for side in ("without", "with")),
             *({**offline, "seed": seed, "returns": {"int8": -150.0 - seed, "fp32": -149.0}} for seed in (1, 2)),
-        ]
+        ],
+        "same_updates": [
+            {"task": "pendulum", "mix": "mixed", "algorithm": "iql", "network": "q_funcs", "distance": 5.4e-6}
+        ],
     }
     store(monkeypatch, stored_data, content)
-    recordings, returns, updates = map(rows, STORED)
+    recordings, returns, updates, same = map(rows, STORED)
+    assert same == ["| pendulum | mixed | iql | critics | 5e-06 |"]
     assert recordings[0] == "| pendulum | without recordings | 1 of 1 | 5,000 | 100 | 9 |"
     assert returns == ["| pendulum | mixed | iql |  | -149 ± 0 | -152 ± 0.707 |  |"]
     assert updates == ["| pendulum | iql |  | 90 |  |"]

@@ -11,13 +11,15 @@ First, our own runs of SAC train a medium policy and an expert, which record dat
    Both have as many updates for each environment step. A third side has the critics of RLPD, but no recordings.
 2. TD3+BC and IQL train without actors on two data sets. d3rlpy trains the same algorithms on the same transitions, with
    as many updates and one thread, like ours. Variants with 90% of the weights masked have no peer. The last policy of
-   each of our runs plays new episodes in int8 and in FP32.
+   each of our runs plays new episodes in int8 and in FP32, and d3rlpy's policy plays from the same start states.
+3. Both libraries make 100 updates from the same weights with the same batches.
 
 d3rlpy has a virtual environment in --environments (benchmarks/libraries/peer_runs has its pinned versions). Without the
 flag there are no runs of d3rlpy. Runs are kept in --directory, so that a measurement may continue later.
 
 Targets are older than the runs: half of the steps in the median of the seeds; the 95% interval of the difference to
-d3rlpy lies above -5% of its gain over random actions; and at least d3rlpy's updates per second.
+d3rlpy lies above -5% of its gain over random actions; at least d3rlpy's updates per second; and equal updates end
+within 0.1% of the distance that they move the weights.
 """
 
 import argparse
@@ -29,6 +31,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +39,18 @@ from actor_service.environments import make_environments
 from benchmarks.harness import Target, run_benchmark, without_verdict
 from benchmarks.libraries.peers.environments import pins, python_of
 from benchmarks.policy.bits.evaluation import random_return
-from benchmarks.runs import add_task_flag, cached, chosen, confirm, forget_incomplete, refusal, train
+from benchmarks.runs import (
+    CONFIRMATION_SEED,
+    add_task_flag,
+    cached,
+    chosen,
+    confirm,
+    forget_incomplete,
+    refusal,
+    train,
+)
 from benchmarks.training.offline.recording import imported, record, teachers
+from benchmarks.training.offline.same_updates import compare
 from benchmarks.training.offline.targets import (
     ALGORITHMS,
     D3RLPY,
@@ -85,17 +98,17 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
             for run in _runs(task, arguments, directory):
                 print(_line(run), flush=True)
                 runs.append(run)
-    figures = {"runs": runs, "random": {task.name: _random(task) for task in tasks}}
+        same = [found for task in tasks for found in _same_updates(task, arguments, directory)]
+    figures = {"runs": runs, "same_updates": same, "random": {task.name: _random(task) for task in tasks}}
     return figures, without_verdict(targets(figures), refusal(runs))
 
 
 def _runs(task: Task, arguments: argparse.Namespace, directory: Path) -> Iterator[Run]:
-    recorded = directory / "recorded"
-    recorded.mkdir(parents=True, exist_ok=True)
+    (directory / "recorded").mkdir(parents=True, exist_ok=True)
     python = python_of(D3RLPY, arguments.environments.resolve()) if arguments.environments else None
     policies = teachers(task, _TEACHER_SEED, directory)
     if RLPD in arguments.parts:
-        file = recorded / f"{task.name}-rlpd-{arguments.transitions}.npz"
+        file = _file(task, RLPD, arguments.transitions, directory)
         record(task, policies, "medium", arguments.transitions, 1, file)
         dataset = imported(task, file)
         for seed in range(1, arguments.seeds + 1):
@@ -106,7 +119,7 @@ def _runs(task: Task, arguments: argparse.Namespace, directory: Path) -> Iterato
         return
     updates = arguments.updates or task.updates
     for mix in MIXES:
-        file = recorded / f"{task.name}-{mix}-{arguments.offline_transitions}.npz"
+        file = _file(task, mix, arguments.offline_transitions, directory)
         record(task, policies, mix, arguments.offline_transitions, 2, file)
         dataset = imported(task, file)
         for seed in range(1, arguments.seeds + 1):
@@ -158,25 +171,51 @@ def _of_peer(
 ) -> Run:
     folder = directory / f"{task.name}-{mix}-{algorithm}-{D3RLPY}-{seed}"
     asked = {
-        **{"algorithm": algorithm, "environment": task.environment, "file": str(file.resolve()), "seed": seed},
-        **{"updates": updates, "batch_size": _BATCH, "episodes": _EPISODES},
+        **{"function": "learn", "algorithm": algorithm, "environment": task.environment, "file": str(file.resolve())},
+        **{"seed": seed, "updates": updates, "batch_size": _BATCH, "start": CONFIRMATION_SEED, "episodes": _EPISODES},
     }
-
-    def make() -> Run:
-        variables = {**os.environ, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"}
-        command = [str(python), "-m", "benchmarks.training.offline.peer"]
-        process = subprocess.run(
-            command, input=json.dumps(asked), env=variables, capture_output=True, text=True, check=False
-        )
-        if process.returncode:
-            last = process.stderr.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
-            raise SystemExit(f"{D3RLPY} has failed: {last[0]}")
-        found: Run = json.loads(process.stdout.strip().splitlines()[-1])
-        return found
-
-    made = cached(folder.with_suffix(".json"), {**asked, "file": file.name, "pins": pins(D3RLPY)}, make)
+    settings = {**asked, "file": file.name, "pins": pins(D3RLPY)}
+    made = cached(folder.with_suffix(".json"), settings, lambda: _ask(python, asked))
     named = {"task": task.name, "part": "offline", "side": f"{algorithm} {D3RLPY}", "mix": mix, "seed": seed}
     return {**made, **named}
+
+
+def _ask(python: Path, asked: Mapping[str, Any]) -> Run:
+    """The answer of d3rlpy's process."""
+    variables = {**os.environ, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"}
+    command = [str(python), "-m", "benchmarks.training.offline.peer"]
+    process = subprocess.run(
+        command, input=json.dumps(asked), env=variables, capture_output=True, text=True, check=False
+    )
+    if process.returncode:
+        last = process.stderr.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
+        raise SystemExit(f"{D3RLPY} has failed: {last[0]}")
+    found: Run = json.loads(process.stdout.strip().splitlines()[-1])
+    return found
+
+
+def _same_updates(task: Task, arguments: argparse.Namespace, directory: Path) -> Iterator[Run]:
+    """The distances of equal updates to d3rlpy's, if both sides have run."""
+    if OFFLINE not in arguments.parts or not arguments.environments:
+        return
+    python = python_of(D3RLPY, arguments.environments.resolve())
+    for mix in MIXES:
+        file = _file(task, mix, arguments.offline_transitions, directory)
+        for algorithm in ALGORITHMS:
+            for found in compare(algorithm, task.environment, file, partial(_ask, python)):
+                print(f"{task.name:10} {mix:8} {_sentence(found)}", flush=True)
+                yield {"task": task.name, "mix": mix, **found}
+
+
+def _sentence(found: Run) -> str:
+    return (
+        f"{found['algorithm']} {found['network']}: {found['updates']} equal updates move the weights by "
+        f"{found['moved']:.3f} of their norm; ours and d3rlpy's differ by {found['distance']:.1e} of that"
+    )
+
+
+def _file(task: Task, mix: str, transitions: int, directory: Path) -> Path:
+    return directory / "recorded" / f"{task.name}-{mix}-{transitions}.npz"
 
 
 def _random(task: Task) -> float:

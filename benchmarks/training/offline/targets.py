@@ -17,7 +17,7 @@ WITH, WITHOUT, NORMALIZED = "with", "without", "without, normalized critics"
 DENSE, SPARSE, D3RLPY = "dense", "sparse", "d3rlpy"
 ALGORITHMS = ("td3bc", "iql")
 INT8, FP32 = SCHEMES = ("int8", "fp32")
-_LOWEST, _SHARE, _SPEED = -0.05, 0.5, 1.0
+_LOWEST, _SHARE, _SPEED, _DISTANCE = -0.05, 0.5, 1.0, 1e-3
 
 MEANINGS = (
     Meaning(
@@ -43,6 +43,14 @@ MEANINGS = (
         case="{case}",
     ),
     Meaning(
+        r"(?P<task>\S+) (?P<algorithm>\S+): largest distance to d3rlpy's weights after (?P<updates>\d+) equal updates",
+        "Do updates with the same weights and batches equal d3rlpy's?",
+        "The algorithm differs from d3rlpy's.",
+        unit="%",
+        scale=100,
+        case="{task} {algorithm}, {updates} updates",
+    ),
+    Meaning(
         r"(?P<case>.+): updates/s over d3rlpy's",
         "Does the algorithm train as fast as d3rlpy's?",
         "The same number of updates takes longer than with d3rlpy.",
@@ -62,6 +70,10 @@ def targets(figures: Mapping[str, Any]) -> list[Target]:
             for mix in MIXES:
                 found += _compared(task, own, figures["random"][task], mix, algorithm)
             found += _speed(task, own, algorithm)
+    for task, algorithm in dict.fromkeys((each["task"], each["algorithm"]) for each in figures.get("same_updates", ())):
+        own = [each for each in figures["same_updates"] if (each["task"], each["algorithm"]) == (task, algorithm)]
+        name = f"{task} {algorithm}: largest distance to d3rlpy's weights after {own[0]['updates']} equal updates"
+        found.append(Target(name, max(each["distance"] for each in own), _DISTANCE))
     return found
 
 

@@ -44,16 +44,18 @@ def test_bytes_are_divided_by_255(layout: torch.memory_format, in_bf16: bool, cl
     slopes = torch.arange(32).cos().view(-1, 1, 1)
     for each in results:
         (each.sin() * slopes).sum().backward()
-    assert error(actual.weight.grad, expected.weight.grad) < 2 * close  # type: ignore[arg-type]
-    assert error(actual.bias.grad, expected.bias.grad) < 2 * close  # type: ignore[arg-type]
+    for one, other in zip(actual.parameters(), expected.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert error(one.grad, other.grad) < 2 * close
 
 
 def test_no_rounding_precedes_a_product_in_bfloat16() -> None:
     # Weights that bfloat16 represents exactly.
     exact = layer()
     with torch.no_grad():
-        exact.weight.copy_(exact.weight.bfloat16().float())
-        exact.bias.zero_()
+        for parameter in exact.parameters():
+            parameter.copy_(parameter.bfloat16().float())
     rounded = copy.deepcopy(exact)
     rounded.use_bfloat16(FlatParameters(rounded).vector)
     images = some_bytes()
