@@ -77,11 +77,11 @@ def offline_updates() -> str:
 
 def offline_same_updates() -> str:
     """Distances of equal updates to d3rlpy's."""
-    if is_awaited("stored_data"):
+    if is_awaited("equal_updates"):
         return NOT_MEASURED
     rows = (
         (*(each[key] for key in ("task", "mix", "algorithm")), _NETWORKS[each["network"]], f"{each['distance']:.0e}")
-        for each in figures("stored_data").get("same_updates", ())
+        for each in figures("equal_updates")["same_updates"]
     )
     return table(("task", "data set", "algorithm", "network", "distance"), rows)
 

@@ -57,6 +57,9 @@ def test_recordings_must_halve_the_median_steps() -> None:
         assert (steps.measured, steps.met) == (with_them / 1_000.0, met)
         assert reached.met
     assert not _targets(_online({WITH: 1.0, WITHOUT: 2.0}, solved=False))[1].met
+    # A run without recordings counts with all its steps.
+    runs = [run | {"solved": run["side"] == WITH} for run in _online({WITH: 1.0, WITHOUT: 2.0})]
+    assert all(target.met for target in _targets(runs))
     # The third side shows what the critics of the method do alone.
     of_all = _targets(_online({WITH: 400.0, WITHOUT: 1_000.0, NORMALIZED: 500.0}))
     assert [target.measured for target in of_all[:2]] == [0.4, 0.8]

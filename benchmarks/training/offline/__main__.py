@@ -1,18 +1,21 @@
 """Compares runs with and without recorded transitions, and our offline algorithms with those of d3rlpy.
 
-    python -m benchmarks.training.offline --task pendulum --parts rlpd --directory runs/recordings \\
+    python -m benchmarks.training.offline --task upright --parts rlpd --directory runs/recordings \\
         --json benchmarks/results/recordings.json
     python -m benchmarks.training.offline --task pendulum --parts offline --environments peers \\
         --directory runs/offline --json benchmarks/results/stored_data.json
+    python -m benchmarks.training.offline --task pendulum --parts equal --environments peers \\
+        --directory runs/offline --json benchmarks/results/equal_updates.json
 
 First, our own runs of SAC train a medium policy and an expert, which record data sets. Then:
 
-1. SAC trains until it reaches the target, with and without 10,000 transitions of the medium policy (`--dataset`, RLPD).
-   Both have as many updates for each environment step. A third side has the critics of RLPD, but no recordings.
-2. TD3+BC and IQL train without actors on two data sets. d3rlpy trains the same algorithms on the same transitions, with
-   as many updates and one thread, like ours. Variants with 90% of the weights masked have no peer. The last policy of
-   each of our runs plays new episodes in int8 and in FP32, and d3rlpy's policy plays from the same start states.
-3. Both libraries make 100 updates from the same weights with the same batches.
+1. rlpd: SAC trains until it reaches the target, with and without 10,000 transitions of the medium policy (`--dataset`,
+   RLPD). Both have as many updates for each environment step. A third side has the critics of RLPD, but no recordings.
+   A run that does not reach the target counts with all its steps.
+2. offline: TD3+BC and IQL train without actors on two data sets. d3rlpy trains the same algorithms on the same
+   transitions, with as many updates and one thread, like ours. Variants with 90% of the weights masked have no peer. The
+   last policy of each of our runs plays new episodes in int8 and in FP32, and d3rlpy's from the same start states.
+3. equal: Both libraries make 100 updates from the same weights with the same batches.
 
 d3rlpy has a virtual environment in --environments (benchmarks/libraries/peer_runs has its pinned versions). Without the
 flag there are no runs of d3rlpy. Runs are kept in --directory, so that a measurement may continue later.
@@ -48,6 +51,7 @@ from benchmarks.runs import (
     forget_incomplete,
     refusal,
     train,
+    with_project,
 )
 from benchmarks.training.offline.recording import imported, record, teachers
 from benchmarks.training.offline.same_updates import compare
@@ -68,7 +72,7 @@ from benchmarks.training.offline.tasks import MIXES, TASKS, Task
 
 __all__ = ["MEANINGS", "targets"]
 
-PARTS = RLPD, OFFLINE = "rlpd", "offline"
+PARTS = RLPD, OFFLINE, EQUAL = "rlpd", "offline", "equal"
 _EPISODES, _RANDOM_EPISODES, _BATCH = 20, 20, 256
 _SPARSE = ("--sparsity.method", "rigl", "--sparsity.actor", "0.9", "--sparsity.critic", "0.9")
 _VARIANTS: Mapping[str, tuple[str, ...]] = {DENSE: (), SPARSE: _SPARSE}
@@ -104,12 +108,8 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 
 
 def _runs(task: Task, arguments: argparse.Namespace, directory: Path) -> Iterator[Run]:
-    (directory / "recorded").mkdir(parents=True, exist_ok=True)
-    python = python_of(D3RLPY, arguments.environments.resolve()) if arguments.environments else None
-    policies = teachers(task, _TEACHER_SEED, directory)
     if RLPD in arguments.parts:
-        file = _file(task, RLPD, arguments.transitions, directory)
-        record(task, policies, "medium", arguments.transitions, 1, file)
+        file = _recorded(task, "medium", arguments.transitions, 1, directory)
         dataset = imported(task, file)
         for seed in range(1, arguments.seeds + 1):
             sides = ((WITHOUT, ()), (NORMALIZED, ("--sac.layer-norm",)), (WITH, ("--dataset", str(dataset))))
@@ -117,10 +117,9 @@ def _runs(task: Task, arguments: argparse.Namespace, directory: Path) -> Iterato
                 yield _online(task, name, seed, directory, flags)
     if OFFLINE not in arguments.parts:
         return
-    updates = arguments.updates or task.updates
+    python, updates = _python(arguments), arguments.updates or task.updates
     for mix in MIXES:
-        file = _file(task, mix, arguments.offline_transitions, directory)
-        record(task, policies, mix, arguments.offline_transitions, 2, file)
+        file = _recorded(task, mix, arguments.offline_transitions, 2, directory)
         dataset = imported(task, file)
         for seed in range(1, arguments.seeds + 1):
             for algorithm in ALGORITHMS:
@@ -130,14 +129,26 @@ def _runs(task: Task, arguments: argparse.Namespace, directory: Path) -> Iterato
                     yield _of_peer(python, task, algorithm, mix, seed, updates, file, directory)
 
 
+def _recorded(task: Task, mix: str, transitions: int, seed: int, directory: Path) -> Path:
+    """The file with a mix of recorded transitions, which is made if it does not exist."""
+    file = directory / "recorded" / f"{task.name}-{mix}-{transitions}.npz"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    record(task, teachers(task, _TEACHER_SEED, directory), mix, transitions, seed, file)
+    return file
+
+
+def _python(arguments: argparse.Namespace) -> Path | None:
+    """d3rlpy's interpreter; None for runs without it."""
+    return python_of(D3RLPY, arguments.environments.resolve()) if arguments.environments else None
+
+
 def _online(task: Task, name: str, seed: int, directory: Path, flags: Sequence[str]) -> Run:
     folder = directory / f"{task.name}-{name.replace(', ', '-').replace(' ', '-')}-{seed}"
     common = [
         *("--environment", task.environment, "--algorithm", "sac", "--seed", str(seed)),
         *("--target-return", str(task.target), "--max-environment-steps", str(task.steps), *task.settings),
-        *task.online,
     ]
-    made = train(folder, [*common, *flags])
+    made = train(folder, [*common, *flags], with_project())
     kept = {each: made[each] for each in ("solved", "environment_steps", "updates", "wall_clock_s", "conditions")}
     return {"task": task.name, "part": "rlpd", "side": name, "seed": seed, **kept}
 
@@ -156,7 +167,7 @@ def _offline(
             # A hundredth of the updates between two changes of masks.
             *("--sparsity.period-updates", str(max(10, updates // 100))),
         ]
-        made = train(folder, flags)
+        made = train(folder, flags, with_project())
         returns = {scheme: confirm(folder, _EPISODES, scheme).mean_return for scheme in SCHEMES}
         return {"returns": returns, "updates": made["updates"], "updates_per_s": made["updates_per_s"]}
 
@@ -195,12 +206,12 @@ def _ask(python: Path, asked: Mapping[str, Any]) -> Run:
 
 
 def _same_updates(task: Task, arguments: argparse.Namespace, directory: Path) -> Iterator[Run]:
-    """The distances of equal updates to d3rlpy's, if both sides have run."""
-    if OFFLINE not in arguments.parts or not arguments.environments:
+    """The distances of equal updates to d3rlpy's, if they are asked for."""
+    python = _python(arguments)
+    if EQUAL not in arguments.parts or python is None:
         return
-    python = python_of(D3RLPY, arguments.environments.resolve())
     for mix in MIXES:
-        file = _file(task, mix, arguments.offline_transitions, directory)
+        file = _recorded(task, mix, arguments.offline_transitions, 2, directory)
         for algorithm in ALGORITHMS:
             for found in compare(algorithm, task.environment, file, partial(_ask, python)):
                 print(f"{task.name:10} {mix:8} {_sentence(found)}", flush=True)
@@ -212,10 +223,6 @@ def _sentence(found: Run) -> str:
         f"{found['algorithm']} {found['network']}: {found['updates']} equal updates move the weights by "
         f"{found['moved']:.3f} of their norm; ours and d3rlpy's differ by {found['distance']:.1e} of that"
     )
-
-
-def _file(task: Task, mix: str, transitions: int, directory: Path) -> Path:
-    return directory / "recorded" / f"{task.name}-{mix}-{transitions}.npz"
 
 
 def _random(task: Task) -> float:

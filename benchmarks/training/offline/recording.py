@@ -1,5 +1,6 @@
 """Records transitions of our own policies, and stores them as data sets."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import actorq
-from benchmarks.runs import ACTORQ, train
+from benchmarks.runs import ACTORQ, train, with_project
 from benchmarks.training.offline.tasks import MIXES, Task
 
 Act = Callable[[NDArray[Any]], NDArray[Any]]
@@ -23,10 +24,10 @@ _NOISE = 0.1
 def teachers(task: Task, seed: int, directory: Path) -> dict[str, Path]:
     """Finished runs of SAC with the returns of the task: "medium" and "expert"."""
     found = {}
-    for name, target in (("medium", task.medium), ("expert", task.target)):
+    for name, target in (("medium", task.medium), ("expert", task.teachers_target)):
         flags = [
-            *("--environment", task.environment, "--algorithm", "sac", "--seed", str(seed)),
-            *("--target-return", str(target), "--max-environment-steps", str(task.steps), *task.settings),
+            *("--environment", task.teachers, "--algorithm", "sac", "--seed", str(seed)),
+            *("--target-return", str(target), "--max-environment-steps", str(task.steps)),
         ]
         folder = directory / f"{task.name}-{name}-{seed}"
         if not train(folder, flags)["solved"]:
@@ -58,7 +59,7 @@ def imported(task: Task, file: Path) -> Path:
             *(sys.executable, *ACTORQ, "dataset", "import", str(file)),
             *("--environment", task.environment, "--directory", str(folder)),
         ]
-        subprocess.run(command, check=True, capture_output=True)
+        subprocess.run(command, check=True, capture_output=True, env={**os.environ, **with_project()})
     return folder
 
 

@@ -29,9 +29,9 @@ MEANINGS = (
         case="{task}, {side}",
     ),
     Meaning(
-        r"(?P<task>.+): runs that reach the target",
-        "Do all runs with and without recordings reach the target?",
-        "Some runs use up their steps before the target.",
+        r"(?P<task>.+): runs with recordings that reach the target",
+        "Do all runs with recordings reach the target?",
+        "Some runs with recordings use up their steps before the target.",
         case="{task}",
     ),
     Meaning(
@@ -88,9 +88,8 @@ def _of_recordings(task: str, runs: Sequence[Run]) -> list[Target]:
         for side in steps
         if side != WITH
     ]
-    every = [run for own in sides.values() for run in own]
-    name = f"{task}: runs that reach the target"
-    found.append(Target(name, sum(run["solved"] for run in every), len(every), at_most=False))
+    name = f"{task}: runs with recordings that reach the target"
+    found.append(Target(name, sum(run["solved"] for run in sides[WITH]), len(sides[WITH]), at_most=False))
     return _of_seeds(found, sides[WITH])
 
 
