@@ -32,11 +32,11 @@ NEWER = {
 }
 # Results that a page has already, although their benchmark has not run yet.
 AWAITED = (
+    "equal_updates",
     "normalized",
     "peers_memory",
     "recordings",
     "pixels",
-    "memory_sac",
 )
 NOT_MEASURED = "Not measured yet."
 

@@ -208,6 +208,7 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "start": lambda figures: start.targets(figures["runs"]),
     "start_without_vnni": lambda figures: start.targets(figures["runs"]),
     "stored_data": stored_data.targets,
+    "equal_updates": stored_data.targets,
     "recordings": stored_data.targets,
     "sweep": sweep.targets,
     "warmstart": warmstart.targets,

@@ -13,8 +13,8 @@ First, our own runs of SAC train a medium policy and an expert, which record dat
    RLPD). Both have as many updates for each environment step. A third side has the critics of RLPD, but no recordings.
    A run that does not reach the target counts with all its steps.
 2. offline: TD3+BC and IQL train without actors on two data sets. d3rlpy trains the same algorithms on the same
-   transitions, with as many updates and one thread, like ours. Variants with 90% of the weights masked have no peer. The
-   last policy of each of our runs plays new episodes in int8 and in FP32, and d3rlpy's from the same start states.
+   transitions, with as many updates and one thread, like ours. Variants with 90% of the weights masked have no peer.
+   The last policy of each of our runs plays new episodes in int8 and in FP32, and d3rlpy's from the same states.
 3. equal: Both libraries make 100 updates from the same weights with the same batches.
 
 d3rlpy has a virtual environment in --environments (benchmarks/libraries/peer_runs has its pinned versions). Without the
