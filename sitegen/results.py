@@ -36,7 +36,6 @@ AWAITED = (
     "normalized",
     "peers_memory",
     "recordings",
-    "pixels",
 )
 NOT_MEASURED = "Not measured yet."
 

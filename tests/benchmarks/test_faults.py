@@ -19,7 +19,7 @@ from benchmarks.faults.chaos.proxy import Proxy
 from benchmarks.faults.copies import switches
 from benchmarks.faults.corruption import Outcome
 from benchmarks.faults.corruption_faults import Fault, faults
-from benchmarks.faults.fuzz.__main__ import log_faults
+from benchmarks.faults.fuzz.services import log_faults
 from benchmarks.faults.fuzz.targets import Publishing, all_targets, processes_of, targets_of
 from benchmarks.faults.lost_volume import Moment, lost_seconds
 from benchmarks.faults.mutants import GLUE, mutants, sample

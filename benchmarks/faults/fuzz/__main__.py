@@ -17,37 +17,32 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
-import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from actorq.config.run_config import RunConfig
 from actorq.domain.contract import CONTRACT
 from actorq.transport.options import CLIENT_OPTIONS
 from actorq.transport.payload.checksums import SEALED, seal
 from actorq.v1 import learner_pb2
-from benchmarks.faults.fuzz.corpus import ENVIRONMENT
 from benchmarks.faults.fuzz.messages import mutated
-from benchmarks.faults.fuzz.targets import (
-    Member,
-    Publishing,
-    Target,
-    all_targets,
-    play_messages,
-    processes_of,
-    targets_of,
+from benchmarks.faults.fuzz.services import (
+    first_publishing,
+    log_faults,
+    play,
+    publish_first,
+    started_services,
+    still_running,
 )
+from benchmarks.faults.fuzz.targets import Member, Target, all_targets, processes_of, targets_of
 from benchmarks.harness import Target as Goal
 from benchmarks.harness import run_benchmark
-from benchmarks.processes import ServiceProcess, serving
-from learner_service.algorithms import make_algorithm
-from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
+from benchmarks.processes import ServiceProcess
 
 # The statuses of docs/reference/limits.md. The benchmark calls no unknown methods. Its own cancellations do not count.
 _DOCUMENTED = {
@@ -71,17 +66,7 @@ _STAYING = 0.9
 _WARM_UP = 0.25
 _MOST_GROWTH_MB = 64.0
 _MOST_HEALTH_S = 1.0
-_MOST_LINE_BYTES = 2_000
 _MOST_EXAMPLES = 5
-# Attempts to begin a stream of a simulator, one after each _READ_S.
-_TRIES = 300
-_CONFIG = {
-    "environment": "CartPole-v1",
-    # The learner does not train: the benchmark measures the effect of messages.
-    "replay": {"capacity": 2_000_000, "min_size": 1_000_000},
-    "max_environment_steps": 10**12,
-    "energy": {"enabled": False},
-}
 
 
 @dataclass
@@ -284,123 +269,20 @@ async def _read(call: Any) -> grpc.StatusCode | None:
     return None
 
 
-@contextmanager
-def _services(folder: Path, names: Collection[str]) -> Iterator[dict[str, ServiceProcess]]:
-    config = folder / "config.yaml"
-    # JSON is YAML.
-    config.write_text(json.dumps(_CONFIG), encoding="utf-8")
-    given = ("--config", str(config))
-    found: dict[str, ServiceProcess] = {}
-    with ExitStack() as stack:
-
-        def start(name: str, module: str, *flags: str) -> None:
-            if name in names:
-                found[name] = stack.enter_context(serving(module, *given, *flags))
-
-        # Only this benchmark publishes. The learner's quantizer address leads nowhere.
-        start("learner", "learner_service", "--run-directory", str(folder / "run"), "--quantizer", "127.0.0.1:9")
-        start("quantizer", "quantizer_service", "--store", str(folder / "store"))
-        if "quantizer" in found:
-            address = found["quantizer"].address
-            start("relay", "quantizer_service", "--upstream", address)
-            start("actor", "actor_service", "--role", "standalone", "--quantizer", address)
-        if "simulators" in names:
-            found["simulators"] = stack.enter_context(_simulators(folder))
-        yield found
-
-
-@contextmanager
-def _simulators(folder: Path) -> Iterator[ServiceProcess]:
-    """An actor for simulators, with a learner and a quantizer that answer it. Its run has the spaces of `PLAY`."""
-    config = folder / "simulators.yaml"
-    config.write_text(json.dumps({**_CONFIG, "environment": "external/fuzz"}), encoding="utf-8")
-    given = ("--config", str(config))
-    with ExitStack() as stack:
-        quantizer = stack.enter_context(serving("quantizer_service", *given, "--store", str(folder / "second")))
-        peer = ("--quantizer", quantizer.address)
-        run = ("--run-directory", str(folder / "simulated"))
-        learner = stack.enter_context(serving("learner_service", *given, *run, *peer))
-        external = ("--external", "--external.timeout-s", "5", "--learner", learner.address)
-        actor = stack.enter_context(serving("actor_service", *given, *external, *peer))
-        # The first valid spaces must be those of the valid messages.
-        _play(actor.address)
-        yield actor
-
-
-def _publishing() -> Publishing:
-    config = RunConfig.model_validate({**_CONFIG, "dqn": {"hidden_sizes": (16, 16)}})
-    policy = make_algorithm(config, ENVIRONMENT).policy
-    return Publishing(export_policy_graph(policy, ENVIRONMENT), snapshot_parameters(policy))
-
-
-def _publish_first(address: str, publishing: Publishing) -> None:
-    """Publish a first version, so that clients can ask for a policy."""
-    with grpc.insecure_channel(address) as channel:
-        stream = channel.stream_stream("/actorq.v1.QuantizerService/PublishCheckpoints")
-        answers = list(stream(iter(publishing.first_version()), timeout=60.0))
-    if len(answers) != 2:
-        raise SystemExit(f"the quantizer did not accept a valid version: {len(answers)} answers")
-
-
-def _play(address: str) -> None:
-    """Play a valid step. Raises SystemExit if the actor does not answer it."""
-    with grpc.insecure_channel(address) as channel:
-        for _ in range(_TRIES):
-            stream = channel.stream_stream("/actorq.v1.ExternalEnvironmentService/Play")
-            try:
-                answers = list(stream(iter(play_messages()), timeout=60.0))
-            except grpc.RpcError as error:
-                # The actor has not joined its run yet.
-                if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                    raise
-                time.sleep(_READ_S)
-            else:
-                if len(answers) != 2:
-                    raise SystemExit(f"the actor did not answer a valid step: {len(answers)} answers")
-                return
-    raise SystemExit("the actor for simulators is not available")
-
-
-def _still_running(services: dict[str, ServiceProcess]) -> list[str]:
-    """Ask learner and actors to end, with unknown fields in the request. Returns the names of those that did not."""
-    drain = "/actorq.v1.ActorService/Drain"
-    calls = {"learner": "/actorq.v1.LearnerService/StopRun", "actor": drain, "simulators": drain}
-    running = []
-    for name in [name for name in calls if name in services]:
-        with grpc.insecure_channel(services[name].address) as channel:
-            channel.unary_unary(calls[name])(b"\x7a\x03abc", timeout=60.0)
-        try:
-            services[name].process.wait(60.0)
-        except psutil.TimeoutExpired:
-            running.append(name)
-    return running
-
-
-def log_faults(services: dict[str, ServiceProcess]) -> list[str]:
-    """Tracebacks, and overlong or unprintable lines."""
-    faults = []
-    for name, service in services.items():
-        for line in service.log:
-            text = line.removesuffix("\n")
-            if "Traceback" in text or not text.isprintable() or len(text.encode()) > _MOST_LINE_BYTES:
-                faults.append(f"{name}: {text[:300]!r}")
-    return faults
-
-
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Goal]]:
-    publishing = _publishing()
+    publishing = first_publishing()
     targets = targets_of(all_targets(publishing), arguments.rpcs)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, _services(Path(folder), processes_of(targets)) as services:
+    with tempfile.TemporaryDirectory() as folder, started_services(Path(folder), processes_of(targets)) as services:
         if "quantizer" in services:
-            _publish_first(services["quantizer"].address, publishing)
+            publish_first(services["quantizer"].address, publishing)
         fuzzer = Fuzzer(services, targets, arguments.seed, arguments.messages)
         found = asyncio.run(fuzzer.run())
         wall_s = time.monotonic() - started
         dead = [name for name, service in services.items() if service.process.status() == "zombie"]
         if "simulators" in services:
-            _play(services["simulators"].address)
-        running = _still_running(services)
+            play(services["simulators"].address)
+        running = still_running(services)
         log_lines = {name: len(service.log) for name, service in services.items()}
         faults = log_faults(services)
         if arguments.logs:
