@@ -101,6 +101,7 @@ std::shared_ptr<grpc::ChannelCredentials> Credentials() {
   if (!folder || !*folder) return grpc::InsecureChannelCredentials();
   auto read = [folder](const char* name) {
     std::ifstream file(std::string(folder) + "/" + name);
+    if (!file && std::cerr << "error: cannot read " << folder << "/" << name << std::endl) std::exit(1);
     return std::string(std::istreambuf_iterator<char>(file), {});
   };
   return grpc::SslCredentials({read("ca.crt"), read("tls.key"), read("tls.crt")});

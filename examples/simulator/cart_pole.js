@@ -58,8 +58,13 @@ function message(poles) {
 function credentials() {
   const folder = process.env.ACTOR_CERTIFICATES;
   if (!folder) return grpc.credentials.createInsecure();
-  const files = ["ca.crt", "tls.key", "tls.crt"].map((name) => fs.readFileSync(path.join(folder, name)));
-  return grpc.credentials.createSsl(...files);
+  try {
+    const files = ["ca.crt", "tls.key", "tls.crt"].map((name) => fs.readFileSync(path.join(folder, name)));
+    return grpc.credentials.createSsl(...files);
+  } catch (error) {
+    console.error(`error: cannot read ${error.path ?? folder}`);
+    process.exit(1);
+  }
 }
 
 // Plays until the run is over. Connects again while the actor is unavailable.

@@ -50,7 +50,10 @@ def connect(address: str) -> grpc.Channel:
     """A connection to the actor, with mutual TLS if there are certificates."""
     if not (folder := os.environ.get("ACTOR_CERTIFICATES")):
         return grpc.insecure_channel(address)
-    files = (pathlib.Path(folder, name).read_bytes() for name in ("ca.crt", "tls.key", "tls.crt"))
+    try:
+        files = [pathlib.Path(folder, name).read_bytes() for name in ("ca.crt", "tls.key", "tls.crt")]
+    except OSError as error:
+        sys.exit(f"error: cannot read {error.filename}")
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(*files))
 
 

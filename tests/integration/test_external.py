@@ -130,6 +130,15 @@ def test_a_client_of_the_examples_fits_into_a_pod(client: Simulator, tmp_path: P
     assert simulator.returncode == 0, printed
 
 
+@pytest.mark.timeout(PATIENCE_S)
+def test_a_client_of_the_examples_names_a_certificate_that_it_cannot_read(client: Simulator, tmp_path: Path) -> None:
+    without = in_pod(client, ACTOR_ADDRESS="127.0.0.1:9", ACTOR_CERTIFICATES=str(tmp_path))
+    with without.playing() as simulator:
+        printed, _ = simulator.communicate(timeout=DEADLINE_S)
+    assert simulator.returncode == 1, printed
+    assert printed.splitlines() == [f"error: cannot read {tmp_path / 'ca.crt'}"]
+
+
 def steps(count: int) -> Callable[[RunStatus], bool]:
     return lambda status: status.environment_steps >= count
 
