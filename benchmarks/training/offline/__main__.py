@@ -15,7 +15,7 @@ First, our own runs of SAC train a medium policy and an expert, which record dat
 2. offline: TD3+BC and IQL train without actors on two data sets. d3rlpy trains the same algorithms on the same
    transitions, with as many updates and one thread, like ours. Variants with 90% of the weights masked have no peer.
    The last policy of each of our runs plays new episodes in int8 and in FP32, and d3rlpy's from the same states.
-3. equal: Both libraries make 100 updates from the same weights with the same batches.
+3. equal: Both libraries make 50 updates from the same weights with the same batches.
 
 d3rlpy has a virtual environment in --environments (benchmarks/libraries/peer_runs has its pinned versions). Without the
 flag there are no runs of d3rlpy. Runs are kept in --directory, so that a measurement may continue later.
@@ -104,7 +104,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
                 runs.append(run)
         same = [found for task in tasks for found in _same_updates(task, arguments, directory)]
     figures = {"runs": runs, "same_updates": same, "random": {task.name: _random(task) for task in tasks}}
-    return figures, without_verdict(targets(figures), refusal(runs))
+    return figures, without_verdict(targets(figures), refusal(runs) if runs else "")
 
 
 def _runs(task: Task, arguments: argparse.Namespace, directory: Path) -> Iterator[Run]:
