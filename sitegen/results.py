@@ -32,7 +32,6 @@ NEWER = {
 }
 # Results that a page has already, although their benchmark has not run yet.
 AWAITED = (
-    "equal_updates",
     "normalized",
     "peers_memory",
     "recordings",

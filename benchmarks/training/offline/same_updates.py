@@ -1,9 +1,9 @@
 """Updates of our offline algorithms and of d3rlpy's, from the same weights with the same batches.
 
 Returns depend on the luck of a seed. Weights do not: equal algorithms move them alike, except for rounding, which grows
-from update to update. After some hundred updates it can change the side of an expectile, and networks of IQL then differ
-by percents. The deviation of IQL's policy is another function of its parameter in d3rlpy, so policies of IQL
-are not compared.
+from update to update. After some hundred updates it can change the side of an expectile, and networks of IQL then
+differ by percents. The deviation of IQL's policy is another function of its parameter in d3rlpy, so policies of IQL are
+not compared.
 """
 
 import tempfile
