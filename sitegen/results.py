@@ -34,7 +34,6 @@ NEWER = {
 AWAITED = (
     "normalized",
     "peers_memory",
-    "recordings",
 )
 NOT_MEASURED = "Not measured yet."
 

@@ -48,7 +48,7 @@ class Observations(nn.Module):
         # oneDNN's convolutions are fastest with channels last: an update of the Nature CNN is a quarter faster. The
         # exported graph is the same.
         is_first = spec.image is not None and spec.image.layout == "channels-first"
-        self._layout = torch.channels_last if is_first else torch.contiguous_format
+        self._layout = torch.channels_last if is_first else torch.preserve_format
         self._flatten = flatten and len(spec.policy_observations.shape) != 1
         self._reader_divides = layers is not None and any(isinstance(layer, Conv2d) for layer in layers.modules())
 
@@ -63,7 +63,7 @@ class Observations(nn.Module):
         if self._bytes:
             x = self._of_bytes(observations)
         else:
-            x = observations.to(torch.float32) if self._cast else observations
+            x = observations.to(torch.float32, memory_format=self._layout) if self._cast else observations
         if self.normalizer is not None:
             x = self.normalizer(x)
         return x.flatten(1) if self._flatten else x
@@ -73,7 +73,7 @@ class Observations(nn.Module):
         if torch.compiler.is_compiling():
             # A constant right before the first layer: in this form int8-static multiplies the bytes themselves.
             return images.to(torch.float32) / 255
-        images = images.contiguous(memory_format=self._layout)
+        images = images.to(images.dtype, memory_format=self._layout)
         return images if self._reader_divides else fractions(images)
 
     def _of_leaves(self, found: list[Tensor]) -> Tensor | list[Tensor]:

@@ -20,8 +20,22 @@ _NETWORKS = {"policy": "policy", "q_funcs": "critics", "value_func": "value"}
 
 def recording_tasks() -> str:
     """The tasks, and the policies that record."""
-    rows = ((f"`{task.environment}`", number(task.medium), number(task.target), task.updates) for task in TASKS)
-    return table(("environment", "return of the medium policy", "target", "updates of an offline run"), rows)
+    rows = (
+        (
+            f"`{_id(task.environment)}`",
+            number(task.target),
+            f"`{_id(task.teachers)}`",
+            number(task.medium),
+            task.updates,
+        )
+        for task in TASKS
+    )
+    names = ("environment", "target", "policies learned in", "return of the medium policy there")
+    return table((*names, "updates of an offline run"), rows)
+
+
+def _id(environment: str) -> str:
+    return environment.rpartition(":")[2]
 
 
 def recording_mixes() -> str:

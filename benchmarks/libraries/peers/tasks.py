@@ -46,7 +46,12 @@ class TunedTask(Task):
 
 @dataclass(frozen=True)
 class MemoryTask(TunedTask):
-    """A task that needs memory, in a registered environment of this project. environment: MODULE:ID."""
+    """A task that needs memory, in a registered environment of this project. environment: MODULE:ID.
+
+    Nothing depends on the length of a run, so only the time limit ends one, as with the other libraries.
+    """
+
+    steps: int = 100_000_000
 
     @property
     def name(self) -> str:
@@ -80,7 +85,7 @@ MEMORY = (
         "benchmarks.environments.memory:CartPoleWithoutVelocities-v1",
         475.0,
         4_096,
-        600.0,
+        300.0,
         flags=("--like=CartPole-v1", "--memory=gru", *PPO_CARTPOLE),
     ),
 )
