@@ -188,6 +188,7 @@ PICTURES = {
     "parity": Picture(("parity",), _parity),
     "peers": Picture(("peers",), _peers),
     "peers-continuous": Picture(("peers_continuous",), _peers),
+    "peers-memory": Picture(("peers_memory",), _peers),
     "peers-off-policy": Picture(("peers_off_policy",), _peers),
     "returns": Picture(("returns",), _returns),
     "returns_profile": Picture(_OF_RETURNS, _returns_profile),
