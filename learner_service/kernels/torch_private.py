@@ -123,3 +123,10 @@ def linear_pointwise(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool)
 def plain_product(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:  # noqa: D103
     y = functional.linear(x, weight, bias)
     return y.relu_() if relu else y
+
+
+def is_traced() -> bool:
+    """Whether the calls of this thread are compiled, exported or recorded (policy/recorded_calls.py)."""
+    # Without the private operation, a recorded policy has operations that no graph can be written from. It is exported.
+    modes = getattr(torch._C, "_len_torch_function_stack", int)
+    return torch.compiler.is_compiling() or bool(modes())

@@ -12,6 +12,7 @@ from actorq.domain.spaces import EnvironmentSpec, check_images
 from actorq.errors import UserError
 from learner_service.kernels.convolution import Conv2d, fractions
 from learner_service.kernels.linear import mlp
+from learner_service.kernels.torch_private import is_traced
 from learner_service.networks.by_group.layers import HiddenByGroup
 from learner_service.networks.encoders import Encoders, Leaves, Observed, image_layers
 from learner_service.networks.normalizer import Normalizer
@@ -70,7 +71,7 @@ class Observations(nn.Module):
 
     def _of_bytes(self, images: Tensor) -> Tensor:
         """Bytes, divided by 255 unless a convolution of this project reads them."""
-        if torch.compiler.is_compiling():
+        if is_traced():
             # A constant right before the first layer: in this form int8-static multiplies the bytes themselves.
             return images.to(torch.float32) / 255
         images = images.to(images.dtype, memory_format=self._layout)
