@@ -34,7 +34,7 @@ WITH_MEMORY_OF_FAMILY: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("sac", "Pendulum"): {
         "max_environment_steps": 60_000,
-        # With half the units, or with a step size of 1e-3, most units before the cell become 0, and the state drifts.
+        # With half the units and a step size of 1e-3, most units before the cell became 0, and the state drifted.
         "sac": {"hidden_sizes": (128, 128), "learning_rate": 5e-4},
         "memory": {"units": 64},
     },

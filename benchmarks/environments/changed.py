@@ -7,7 +7,6 @@ Gymnasium's values are a half pole length of 0.5 m, a gravity of 9.8 m/s^2 and a
 """
 
 import math
-from functools import partial
 from typing import Any
 
 import gymnasium
@@ -56,4 +55,4 @@ def _upright(**arguments: Any) -> Upright:
     return Upright(gymnasium.make("Pendulum-v1", max_episode_steps=-1, **arguments))
 
 
-gymnasium.register("PendulumUpright-v1", partial(_upright), max_episode_steps=200)
+gymnasium.register("PendulumUpright-v1", _upright, max_episode_steps=200)

@@ -60,8 +60,9 @@ def repeat(algorithm: str, batches: str, weights: str, seed: int) -> dict[str, A
     """Make one update with each batch of a file. Actions of targets have no noise.
 
     batches: has observations, actions in [-1, 1], rewards and next_observations, float32[updates, rows, ...], of
-        transitions before no end. weights: the file that gets all weights before the first and after the last update,
-        as `before.NETWORK.NAME` and `after.NETWORK.NAME`.
+        transitions that end no episode.
+    weights: the file that gets all weights before the first and after the last update, as `before.NETWORK.NAME` and
+        `after.NETWORK.NAME`.
     """
     d3rlpy, torch = importlib.import_module("d3rlpy"), importlib.import_module("torch")
     d3rlpy.seed(seed)

@@ -56,7 +56,15 @@ def compare(
         low, high = spec.actions.bounds()
         scaled = (columns["actions"] - (high + low) / 2) / ((high - low) / 2)
         np.savez(batches, allow_pickle=False, **{**columns, "actions": scaled.astype(np.float32)})
-        ask({"function": "repeat", "algorithm": algorithm, "batches": str(batches), "weights": str(weights), "seed": 1})
+        ask(
+            {
+                "function": "repeat",
+                "algorithm": algorithm,
+                "batches": str(batches),
+                "weights": str(weights),
+                "seed": _SEED,
+            }
+        )
         with np.load(weights) as found:
             theirs = {name: torch.from_numpy(found[name]) for name in found.files}
     for network in made.networks.values():
