@@ -13,12 +13,14 @@ First, our own runs of SAC train a medium policy and an expert, which record dat
    RLPD). Both have as many updates for each environment step. A third side has the critics of RLPD, but no recordings.
    A run that does not reach the target counts with all its steps.
 2. offline: TD3+BC and IQL train without actors on two data sets. d3rlpy trains the same algorithms on the same
-   transitions, with as many updates and one thread, like ours. Variants with 90% of the weights masked have no peer.
+   transitions, with the same settings, as many updates and one thread. Variants with 90% of the weights masked have no
+   peer.
    The last policy of each of our runs plays new episodes in int8 and in FP32, and d3rlpy's from the same states.
 3. equal: Both libraries make 50 updates from the same weights with the same batches.
 
 d3rlpy has a virtual environment in --environments (benchmarks/libraries/peer_runs has its pinned versions). Without the
-flag there are no runs of d3rlpy. Runs are kept in --directory, so that a measurement may continue later.
+flag there are no runs of d3rlpy. Runs are kept in --directory, so that a measurement may continue later, and so that
+two processes may share the data sets (--mixes) before a third one reads all runs.
 
 Targets are older than the runs: half of the steps in the median of the seeds; the 95% interval of the difference to
 d3rlpy lies above -5% of its gain over random actions; at least d3rlpy's updates per second; and equal updates end
@@ -89,6 +91,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--updates", type=int, metavar="N", help="of an offline run (default: the task's own)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help="default: all")
+    parser.add_argument("--mixes", nargs="+", choices=MIXES, default=tuple(MIXES), metavar="MIX", help="default: all")
     parser.add_argument("--environments", type=Path, metavar="DIR", help="folder for d3rlpy (default: without d3rlpy)")
     parser.add_argument("--directory", type=Path, metavar="DIR", help="folder for the runs (default: not kept)")
 
@@ -118,7 +121,7 @@ def _runs(task: Task, arguments: argparse.Namespace, directory: Path) -> Iterato
     if OFFLINE not in arguments.parts:
         return
     python, updates = _python(arguments), arguments.updates or task.updates
-    for mix in MIXES:
+    for mix in arguments.mixes:
         file = _recorded(task, mix, arguments.offline_transitions, 2, directory)
         dataset = imported(task, file)
         for seed in range(1, arguments.seeds + 1):
@@ -166,6 +169,7 @@ def _offline(
             *(f"--{algorithm}.batch-size", str(_BATCH), *_VARIANTS[variant], *task.settings),
             # A hundredth of the updates between two changes of masks.
             *("--sparsity.period-updates", str(max(10, updates // 100))),
+            *(("--iql.inverse-temperature", str(task.inverse_temperature)) if algorithm == "iql" else ()),
         ]
         made = train(folder, flags, with_project())
         returns = {scheme: confirm(folder, _EPISODES, scheme).mean_return for scheme in SCHEMES}
@@ -184,6 +188,7 @@ def _of_peer(
     asked = {
         **{"function": "learn", "algorithm": algorithm, "environment": task.environment, "file": str(file.resolve())},
         **{"seed": seed, "updates": updates, "batch_size": _BATCH, "start": CONFIRMATION_SEED, "episodes": _EPISODES},
+        "inverse_temperature": task.inverse_temperature,
     }
     settings = {**asked, "file": file.name, "pins": pins(D3RLPY)}
     made = cached(folder.with_suffix(".json"), settings, lambda: _ask(python, asked))
@@ -210,7 +215,7 @@ def _same_updates(task: Task, arguments: argparse.Namespace, directory: Path) ->
     python = _python(arguments)
     if EQUAL not in arguments.parts or python is None:
         return
-    for mix in MIXES:
+    for mix in arguments.mixes:
         file = _recorded(task, mix, arguments.offline_transitions, 2, directory)
         for algorithm in ALGORITHMS:
             for found in compare(algorithm, task.environment, file, partial(_ask, python)):

@@ -14,11 +14,19 @@ import numpy as np
 
 
 def learn(
-    algorithm: str, environment: str, file: str, seed: int, updates: int, batch_size: int, start: int, episodes: int
+    algorithm: str,
+    environment: str,
+    file: str,
+    seed: int,
+    updates: int,
+    batch_size: int,
+    inverse_temperature: float,
+    start: int,
+    episodes: int,
 ) -> dict[str, Any]:
     """Learn from a file of flat arrays, and return the mean return of greedy episodes and the updates per second.
 
-    start: seed of the first episode. The next ones have the next seeds.
+    inverse_temperature: of IQL. start: seed of the first episode. The next ones have the next seeds.
     """
     # Not dependencies of this project: the run's environment has them.
     d3rlpy, gymnasium = (importlib.import_module(name) for name in ("d3rlpy", "gymnasium"))
@@ -36,7 +44,11 @@ def learn(
         algorithm,
         batch_size=batch_size,
         action_scaler=scalers.MinMaxActionScaler(minimum=space.low, maximum=space.high),
-        **({"observation_scaler": scalers.StandardObservationScaler()} if algorithm == "td3bc" else {}),
+        **(
+            {"observation_scaler": scalers.StandardObservationScaler()}
+            if algorithm == "td3bc"
+            else {"weight_temp": inverse_temperature}
+        ),
     )
     model = config.create(device="cpu:0")
     began = time.monotonic()
