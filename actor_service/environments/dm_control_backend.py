@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.environments.loop import LoopedEnvironments
-from actor_service.environments.rendering import SHADOW_SIZE, draw_fast, prepare_mujoco
+from actor_service.environments.mujoco_setup import SHADOW_SIZE, draw_fast, prepare_mujoco
 from actor_service.environments.spaces.actions import bounds
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError

@@ -16,7 +16,7 @@ from actor_service.environments.failures import kind_of
 from actor_service.environments.interface import Environments
 from actor_service.environments.keywords import fitting_keywords
 from actor_service.environments.loop import LoopedEnvironments
-from actor_service.environments.rendering import draw_fast, prepare_mujoco, wants_mujoco
+from actor_service.environments.mujoco_setup import draw_fast, log_mujoco_warnings, prepare_mujoco, wants_mujoco
 from actor_service.environments.spaces.actions import JointActions, sizes_of, with_one_action
 from actor_service.environments.spaces.critics import NO_PARTS, CriticParts
 from actor_service.environments.spaces.described import JoinedObservations, spec_of, with_one_observation, wrapper_of
@@ -207,10 +207,13 @@ def _single(
         keywords["render_mode"] = "rgb_array"
     if origin.mujoco:
         prepare_mujoco(keywords.get("render_mode") is not None)
+        # Imports MuJoCo, which may already warn about the first model.
+        origin.creator()
     if rendered and "rgb_array" not in getattr(origin.creator(), "metadata", {}).get("render_modes", ("rgb_array",)):
         raise UserError(f"environment {environment_id}: it cannot render pictures (no render mode rgb_array)")
 
     def made() -> Environment:
+        log_mujoco_warnings()
         environment = origin.make(limit, **keywords)
         for wrap in wrappers:
             environment = wrap(environment)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from actor_service.environments.dm_control_backend import SuiteTask, suite_task
 from actor_service.environments.loop import LoopedEnvironments
-from actor_service.environments.rendering import require_pictures
+from actor_service.environments.mujoco_setup import require_pictures
 from actorq.domain.limits import MAX_FRAME_STACK
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError

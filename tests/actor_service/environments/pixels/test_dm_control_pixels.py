@@ -54,8 +54,8 @@ def drawn(script: str) -> list[str]:
 
 def test_a_missing_renderer_is_one_line_that_names_the_packages() -> None:
     result = run("""
-from actor_service.environments import rendering
-rendering._works = lambda candidate: False
+from actor_service.environments import mujoco_setup
+mujoco_setup._works = lambda candidate: False
 try:
     made()
 except UserError as error:
@@ -100,7 +100,7 @@ for domain, keywords in (("cartpole-swingup", {}), ("walker-walk", {}), ("cheeta
 def test_observations_are_the_suites_own_pictures_and_rewards_sums_over_repeats() -> None:
     lines = drawn("""
 from actor_service.environments.pixels.dm_control import SHADOWS
-from actor_service.environments.rendering import draw_fast
+from actor_service.environments.mujoco_setup import draw_fast
 batch = made(count=2, size=48, action_repeat=3)
 rows, rewards = [batch.reset(7).copy()], []
 rng = np.random.default_rng(0)

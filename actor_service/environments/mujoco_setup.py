@@ -1,5 +1,6 @@
-"""Rendering without a display: selects MuJoCo's drawing library before MuJoCo is imported."""
+"""MuJoCo in this process: how it draws without a display, chosen before its import, and where its warnings go."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -8,7 +9,10 @@ from typing import Any
 
 from actorq.errors import UserError
 
+_log = logging.getLogger(__name__)
 _VARIABLE = "MUJOCO_GL"
+# Different warnings that a process logs. Some contain a time or a number, so every episode may have a new one.
+_MOST_WARNINGS = 10
 _PROBE = (
     "import mujoco\n"
     "context = mujoco.GLContext(64, 64)\n"
@@ -66,6 +70,33 @@ def require_pictures(environment_id: str) -> None:
             f"environment {environment_id}: its observations are pictures, but {_VARIABLE} is {chosen}; unset it, and "
             "make no MuJoCo environment without pictures earlier in the same process"
         )
+
+
+def log_mujoco_warnings() -> None:
+    """Log MuJoCo's warnings in this process, if it is imported and has no other handler.
+
+    Without a handler MuJoCo prints each warning, and appends it to a file in the working folder, which may then grow
+    forever.
+    """
+    mujoco = sys.modules.get("mujoco")
+    if mujoco is not None and mujoco.get_mju_user_warning() is None:
+        mujoco.set_mju_user_warning(_Warnings())
+
+
+class _Warnings:
+    """Logs each different warning once, up to a number of them."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def __call__(self, message: str) -> None:
+        if message in self._seen or len(self._seen) == _MOST_WARNINGS:
+            return
+        self._seen.add(message)
+        # The models of Gymnasium have deprecated attributes, which its users cannot change.
+        _log.log(logging.INFO if "deprecated" in message else logging.WARNING, "MuJoCo: %s", message)
+        if len(self._seen) == _MOST_WARNINGS:
+            _log.warning("MuJoCo: further warnings are not logged")
 
 
 def draw_fast(model: Any, shadows: int = SHADOW_SIZE) -> None:
