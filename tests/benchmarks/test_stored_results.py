@@ -34,6 +34,7 @@ from benchmarks.training import cartpole, joint, returns, rlx2, sweep, warmstart
 from benchmarks.training.agents import __main__ as agents
 from benchmarks.training.agents import groups
 from benchmarks.training.memory import __main__ as memory
+from benchmarks.training.normalized import __main__ as normalized
 from benchmarks.training.offline import targets as stored_data
 from benchmarks.training.pixels import __main__ as pixels
 from benchmarks.training.rlx2_tasks import TASKS
@@ -171,6 +172,8 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "memory": memory.targets,
     "memory_sac": memory.targets,
     "memory_actor": memory_loop.targets,
+    "normalized": normalized.targets,
+    "normalized_parts": normalized.targets,
     "on_policy_layouts": lambda figures: layouts.targets(figures["layouts"]),
     "on_policy_missing_actor": missing_actor.targets,
     "on_policy_pendulum": _ppo,
