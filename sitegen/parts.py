@@ -69,7 +69,5 @@ _OF: dict[str, Callable[[str], str]] = {
 def part(name: str) -> str:
     """The Markdown of a part. Raises KeyError for an unknown name."""
     kind, _, what = name.partition(" of ")
-    if kind in ("line", "record") and results.is_awaited(what):
-        return results.NOT_MEASURED
     made = partial(_OF[kind], what) if what and kind in _OF else TABLES[name] if name in TABLES else _PARTS[name]
     return made()

@@ -30,9 +30,6 @@ NEWER = {
     "returns_repeated": ("returns_finger_spin",),
     "rlx2": ("rlx2_inverted_pendulum", "rlx2_half_cheetah", "rlx2_sac_half_cheetah"),
 }
-# Results that a page has already, although their benchmark has not run yet.
-AWAITED: tuple[str, ...] = ()
-NOT_MEASURED = "Not measured yet."
 
 _ROOT = Path(__file__).parents[1]
 _BENCHMARKS = _ROOT / "benchmarks"
@@ -59,11 +56,6 @@ def figures(name: str) -> dict[str, Any]:
 def stored() -> list[str]:
     """The names of all results."""
     return sorted(file.stem for file in (_BENCHMARKS / "results").glob("*.json"))
-
-
-def is_awaited(name: str) -> bool:
-    """Whether a result is not stored yet, and a page has it already."""
-    return name in AWAITED and name not in stored()
 
 
 def time_of(name: str) -> str:

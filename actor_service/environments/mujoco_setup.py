@@ -11,7 +11,7 @@ from actorq.errors import UserError
 
 _log = logging.getLogger(__name__)
 _VARIABLE = "MUJOCO_GL"
-# Different warnings that a process logs. Some contain a time or a number, so every episode may have a new one.
+# The most different warnings that a process logs. Some contain a time or a number, so every episode may have a new one.
 _MOST_WARNINGS = 10
 _PROBE = (
     "import mujoco\n"

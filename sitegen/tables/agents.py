@@ -9,7 +9,7 @@ from benchmarks.training.agents.groups import ONE
 from benchmarks.training.agents.systems import OURS
 from benchmarks.training.agents.tasks import TASKS
 from sitegen.markdown import number, spread, table
-from sitegen.results import NOT_MEASURED, by, figures, is_awaited
+from sitegen.results import by, figures
 
 _RESULT = "agents"
 
@@ -38,8 +38,6 @@ def agents_settings() -> str:
 
 def agents_seconds() -> str:
     """Seconds and environment steps to the target, by task and system."""
-    if is_awaited(_RESULT):
-        return NOT_MEASURED
     rows = []
     for task, of_task in by("task", figures(_RESULT)["runs"]).items():
         for system, runs in by("system", of_task).items():
@@ -54,8 +52,6 @@ def agents_seconds() -> str:
 
 def agents_returns() -> str:
     """Returns of the last int8 policies on new episodes, of the team and of each agent."""
-    if is_awaited(_RESULT):
-        return NOT_MEASURED
     rows = []
     for task, of_task in by("task", figures(_RESULT)["runs"]).items():
         for system, runs in by("system", of_task).items():
@@ -72,8 +68,6 @@ def agents_returns() -> str:
 
 def agents_groups() -> str:
     """Returns of one policy and of policies by group, beside the computed bounds."""
-    if is_awaited("groups"):
-        return NOT_MEASURED
     rows: list[tuple[object, ...]] = [("", "random actions", None, number(random_return()), None, None)]
     for algorithm, of_algorithm in by("algorithm", figures("groups")["runs"]).items():
         for side, runs in by("side", of_algorithm).items():

@@ -1,7 +1,7 @@
 """Tables of faults: kills, moves, damaged files, power cuts, wrong messages, long runs."""
 
 from sitegen.markdown import number, percent, table
-from sitegen.results import NOT_MEASURED, figures, is_awaited
+from sitegen.results import figures
 
 
 def chaos() -> str:
@@ -32,8 +32,6 @@ def chaos_variants() -> str:
     }
     rows = []
     for name, kind in names.items():
-        if is_awaited(name):
-            continue
         found = figures(name)
         counts = (found["transitions"][each] for each in ("acknowledged", "lost", "twice", "unknown"))
         rows.append((kind, found["faults"], *counts, len(found["stuck"]), len(found["ended_by_themselves"])))
@@ -52,8 +50,6 @@ def chaos_variants() -> str:
 
 def chaos_states() -> str:
     """The states at the starts of segments, in the run with memory."""
-    if is_awaited("chaos_memory"):
-        return NOT_MEASURED
     found = figures("chaos_memory")["states"]
     head = ("segments", "checked", "at the start of an episode", "of another episode", "not zero there", "told apart")
     keys = ("starts", "checked", "begun", "foreign", "not_zero")
@@ -65,10 +61,7 @@ def chaos_rows() -> str:
     measured = {
         name: figures(result)["rows"]
         for name, result in (("one policy", "chaos_agents"), ("two groups", "chaos_groups"))
-        if not is_awaited(result)
     }
-    if not measured:
-        return NOT_MEASURED
     head = ("run", "environment steps", "rows of agents", "of another agent", "of another group")
     more = ("with another's next observation", "with a wrong end", "steps of another team", "rows of absent agents")
     keys = ("steps", "rows", "other_agent", "other_group", "other_successor", "wrong_end", "wrong_team", "absent")
@@ -166,7 +159,7 @@ def fuzz() -> str:
 
 def fuzz_simulators() -> str:
     """Answers to malformed messages of simulators."""
-    return NOT_MEASURED if is_awaited("fuzz_simulators") else _statuses("fuzz_simulators")
+    return _statuses("fuzz_simulators")
 
 
 def _statuses(name: str) -> str:

@@ -4,7 +4,7 @@ from statistics import median
 
 from benchmarks.training.memory.tasks import TASKS
 from sitegen.markdown import number, percent, spread, table
-from sitegen.results import NOT_MEASURED, by, figures, is_awaited
+from sitegen.results import by, figures
 
 
 def memory_tasks() -> str:
@@ -19,9 +19,7 @@ def memory_tasks() -> str:
 
 def memory_returns() -> str:
     """Returns, seconds and steps with memory and without it."""
-    runs = [run for name in ("memory", "memory_sac") if not is_awaited(name) for run in figures(name)["runs"]]
-    if not runs:
-        return NOT_MEASURED
+    runs = [run for name in ("memory", "memory_sac") for run in figures(name)["runs"]]
     rows = []
     for own in by("task", runs).values():
         returns = ", ".join(number(run["confirmed"]["mean_return"]) for run in own)
@@ -35,8 +33,6 @@ def memory_returns() -> str:
 
 def memory_loop() -> str:
     """Steps per second of the acting loop in int8 and in FP32."""
-    if is_awaited("memory_actor"):
-        return NOT_MEASURED
     rows = []
     for each in figures("memory_actor")["results"]:
         rates, (low, high) = each["steps_per_second"], each["quartiles"]

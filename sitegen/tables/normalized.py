@@ -8,7 +8,7 @@ from benchmarks.statistics import Estimate
 from benchmarks.training.normalized.summary import PARTS, Run, cells, compared, median_error, return_after
 from benchmarks.training.normalized.systems import SAC, SCHEMES, SYSTEMS
 from sitegen.markdown import number, percent, spread, table
-from sitegen.results import NOT_MEASURED, figures, newest_runs, of_module
+from sitegen.results import figures, newest_runs, of_module
 
 _MODULE = "benchmarks.training.normalized"
 _CHANGES = {system.name: system.change for system in SYSTEMS}
@@ -24,7 +24,7 @@ def normalized_comparison() -> str:
             share, probability = _interval(found.share, percent), _interval(found.improvement, percent)
             rows.append((task, *_named(system), len(own), share, probability))
     head = ("task", "system", "change", "seeds", "share of SAC's return", "probability of improvement over SAC")
-    return table(head, rows) if rows else NOT_MEASURED
+    return table(head, rows)
 
 
 def normalized_returns() -> str:
@@ -69,7 +69,7 @@ def normalized_errors() -> str:
 def _table(head: tuple[str, ...], row: Callable[[list[Run]], Iterator[object]]) -> str:
     runs, _ = _stored()
     rows = [(task, *_named(system), *row(own)) for task, system, own in cells(runs)]
-    return table(head, rows) if rows else NOT_MEASURED
+    return table(head, rows)
 
 
 def _named(system: str) -> tuple[str, str]:
@@ -77,7 +77,7 @@ def _named(system: str) -> tuple[str, str]:
 
 
 def _stored() -> tuple[list[Run], Mapping[str, float]]:
-    """The runs of each task's newest result, and the returns of random actions. Empty without a result."""
+    """The runs of each task's newest result, and the returns of random actions."""
     names = of_module(_MODULE)
     random: dict[str, float] = {}
     for name in names:

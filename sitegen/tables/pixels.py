@@ -4,7 +4,7 @@ from typing import Any
 
 from benchmarks.training.pixels.__main__ import TASKS
 from sitegen.markdown import number, percent, table
-from sitegen.results import NOT_MEASURED, figures, is_awaited
+from sitegen.results import figures
 
 
 def pixels_tasks() -> str:
@@ -16,8 +16,6 @@ def pixels_tasks() -> str:
 
 def pixels_returns() -> str:
     """Return, seconds, steps and updates of each run."""
-    if is_awaited("pixels"):
-        return NOT_MEASURED
     rows = (
         (
             f"`{run['task']}`",
@@ -34,18 +32,16 @@ def pixels_returns() -> str:
 
 def pixels_calls() -> str:
     """Calls per second of each scheme, and how many times as many as in FP32."""
-    return NOT_MEASURED if is_awaited("pixels_actor") else _rates("calls")
+    return _rates("calls")
 
 
 def pixels_steps() -> str:
     """Environment steps per second of an actor with each scheme, and how many times as many as in FP32."""
-    return NOT_MEASURED if is_awaited("pixels_actor") else _rates("steps")
+    return _rates("steps")
 
 
 def pixels_errors() -> str:
     """Mean action error of the quantized policies, with the gate's verdict."""
-    if is_awaited("pixels_actor"):
-        return NOT_MEASURED
     rows = (
         (scheme, percent(each["mean_error"], 2), "passes" if each["passed"] else each["reason"])
         for scheme, each in figures("pixels_actor")["fidelity"].items()

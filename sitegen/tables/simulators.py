@@ -8,7 +8,7 @@ from benchmarks.scale.serving.__main__ import CALL, SERVED
 from benchmarks.scale.simulators.__main__ import ECHO, EXPLORING, GREEDY, speed
 from benchmarks.scale.simulators.training import OWN
 from sitegen.markdown import number, percent, spread, table
-from sitegen.results import NOT_MEASURED, by, figures, is_awaited
+from sitegen.results import by, figures
 
 _NAMES = {
     **{OWN: "an environment of the actor, in Python", ECHO: "bare gRPC server"},
@@ -18,8 +18,6 @@ _NAMES = {
 
 def simulator_training() -> str:
     """Training runs with simulators and with the actor's own environments."""
-    if is_awaited("simulators"):
-        return NOT_MEASURED
     rows = []
     for side, own in by("side", figures("simulators")["training"]).items():
         solved = sum(run["solved"] for run in own)
@@ -30,8 +28,6 @@ def simulator_training() -> str:
 
 def simulator_rates() -> str:
     """Steps per second when the learner does not limit them."""
-    if is_awaited("simulators"):
-        return NOT_MEASURED
     rows = []
     for count, repeats in by("environments", figures("simulators")["rates"]).items():
         for side in [name for name in repeats[0] if name != "environments"]:
@@ -42,15 +38,11 @@ def simulator_rates() -> str:
 
 def simulator_streams() -> str:
     """Many streams at once, beside a bare gRPC server."""
-    if is_awaited("simulators"):
-        return NOT_MEASURED
     return _beside_echo(figures("simulators")["streams"], (ECHO, EXPLORING, GREEDY))
 
 
 def simulator_stalls() -> str:
     """The steps of simulators beside stalled ones."""
-    if is_awaited("simulators"):
-        return NOT_MEASURED
     cases: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for each in figures("simulators")["stalls"]:
         cases.setdefault((each["kind"], speed(each["pause_s"])), []).append(each)
@@ -64,8 +56,6 @@ def simulator_stalls() -> str:
 
 def served_action() -> str:
     """The time of one action, from a server and from a call."""
-    if is_awaited("serving"):
-        return NOT_MEASURED
     rows = []
     for units, repeats in by("units", figures("serving")["single"]).items():
         for scheme in ("int8", "fp32"):
@@ -80,8 +70,6 @@ def served_action() -> str:
 
 def served_clients() -> str:
     """Many clients of a policy server, beside a bare gRPC server."""
-    if is_awaited("serving"):
-        return NOT_MEASURED
     return _beside_echo(figures("serving")["crowd"], (ECHO, SERVED))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.training.offline.targets import ALGORITHMS, D3RLPY, DENSE, FP32, INT8, NORMALIZED, SPARSE, WITH, WITHOUT
 from benchmarks.training.offline.tasks import MIXES, TASKS
 from sitegen.markdown import number, percent, spread, table
-from sitegen.results import NOT_MEASURED, by, figures, is_awaited
+from sitegen.results import by, figures
 
 _SIDES = {
     WITHOUT: "without recordings",
@@ -46,8 +46,6 @@ def recording_mixes() -> str:
 
 def recordings() -> str:
     """Steps to the target with recordings and without them."""
-    if is_awaited("recordings"):
-        return NOT_MEASURED
     rows = []
     for task, runs in by("task", figures("recordings")["runs"]).items():
         for side, name in _SIDES.items():
@@ -60,8 +58,6 @@ def recordings() -> str:
 
 def offline_returns() -> str:
     """Returns of offline algorithms beside d3rlpy's."""
-    if is_awaited("stored_data"):
-        return NOT_MEASURED
     kinds = (("d3rlpy", D3RLPY, FP32), ("FP32", DENSE, FP32), ("int8", DENSE, INT8), ("90% sparse, int8", SPARSE, INT8))
     rows = []
     for task, runs in by("task", figures("stored_data")["runs"]).items():
@@ -76,8 +72,6 @@ def offline_returns() -> str:
 
 def offline_updates() -> str:
     """Updates per second beside d3rlpy's."""
-    if is_awaited("stored_data"):
-        return NOT_MEASURED
     kinds = (("d3rlpy", D3RLPY), ("ActorQ", DENSE), ("ActorQ, 90% sparse", SPARSE))
     rows = []
     for task, runs in by("task", figures("stored_data")["runs"]).items():
@@ -91,8 +85,6 @@ def offline_updates() -> str:
 
 def offline_same_updates() -> str:
     """Distances of equal updates to d3rlpy's."""
-    if is_awaited("equal_updates"):
-        return NOT_MEASURED
     rows = (
         (*(each[key] for key in ("task", "mix", "algorithm")), _NETWORKS[each["network"]], f"{each['distance']:.0e}")
         for each in figures("equal_updates")["same_updates"]

@@ -287,7 +287,6 @@ def test_the_page_shows_times_and_the_returns_of_each_agent(monkeypatch: pytest.
     }
     ours = [{**run, **returns} for run in runs_of(DOORS, ACTORQ, 30.0, 20.0, 40.0)]
     found = {"runs": [*ours, *runs_of(DOORS, RLLIB, 60.0, DOORS.limit_s, DOORS.limit_s)]}
-    monkeypatch.setattr(tables, "is_awaited", lambda name: False)
     monkeypatch.setattr(tables, "figures", lambda name: found)
     times = tables.agents_seconds().splitlines()
     assert "| Doors | actorq | 30 (20 to 40) | 3 of 3 | 1,000 | 100 |" in times

@@ -151,7 +151,6 @@ def test_the_page_shows_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     # Results of one policy may be older than the count of other groups.
     older = {name: count for name, count in vars(rows).items() if name != "other_group"}
     results = {"chaos_agents": older, "chaos_groups": vars(rows)}
-    monkeypatch.setattr(faults, "is_awaited", lambda name: False)
     monkeypatch.setattr(faults, "figures", lambda name: {"rows": results[name]})
     assert faults.chaos_rows().splitlines()[2:] == [
         "| one policy | 100 | 200 | 0 |  | 0 | 3 | 0 | 50 |",

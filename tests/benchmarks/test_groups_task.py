@@ -138,7 +138,6 @@ def test_groups_reach_the_target_and_one_policy_stays_below_its_bound() -> None:
 
 def test_the_page_shows_returns_and_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [*runs_of("dqn", ONE, 0.0, 0.0), *runs_of("dqn", BY_GROUP, 96.0, 93.0)]
-    monkeypatch.setattr(tables, "is_awaited", lambda name: False)
     monkeypatch.setattr(tables, "figures", lambda name: {"runs": runs})
     assert tables.agents_groups().splitlines()[2:] == [
         "|  | random actions |  | 12 |  |  |",

@@ -12,7 +12,7 @@ from actorq.process import parse_arguments
 from benchmarks.speedup import pixels as actor
 from benchmarks.training.pixels import __main__ as training
 from benchmarks.training.pixels.__main__ import SCHEME, TASKS
-from sitegen import parts, results
+from sitegen import parts
 from sitegen.tables import pixels as tables
 
 CONDITIONS: dict[str, Any] = {"commit": "c", "changes": None, "machine": {}}
@@ -108,10 +108,7 @@ def test_ratios_are_those_of_neighboring_turns() -> None:
 
 
 @pytest.mark.parametrize("name", ["returns", "calls", "steps", "errors"])
-def test_tables_are_complete_without_a_result_and_with_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if results.is_awaited("pixels" if name == "returns" else "pixels_actor"):
-        assert parts.part(f"pixels {name}") == results.NOT_MEASURED
-    monkeypatch.setattr(tables, "is_awaited", lambda _: False)
+def test_tables_are_complete(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = {"runs": [run(1, 700.0), run(2, 800.0)], **figures(1.6)}
     monkeypatch.setattr(tables, "figures", lambda _: stored)
     assert len(parts.part(f"pixels {name}").splitlines()) == 4

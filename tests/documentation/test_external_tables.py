@@ -1,4 +1,4 @@
-"""The pages of simulators and of stored data are complete without a result and with one."""
+"""The tables of simulators and of stored data."""
 
 from types import ModuleType
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.scale.simulators.__main__ import ECHO, EXPLORING, GREEDY
 from benchmarks.scale.simulators.training import OWN
-from sitegen import parts, results
+from sitegen import parts
 from sitegen.tables import faults, simulators, stored_data
 
 SIMULATORS = tuple(f"simulator {name}" for name in ("training", "rates", "streams", "stalls"))
@@ -21,17 +21,9 @@ def rows(name: str) -> list[str]:
     return parts.part(name).splitlines()[2:]
 
 
-def store(monkeypatch: pytest.MonkeyPatch, module: ModuleType, content: dict[str, Any] | None) -> None:
-    """Make a table see this result; None for no result."""
-    monkeypatch.setattr(module, "is_awaited", lambda _: content is None)
+def store(monkeypatch: pytest.MonkeyPatch, module: ModuleType, content: dict[str, Any]) -> None:
+    """Make a table see this result."""
     monkeypatch.setattr(module, "figures", lambda _: content)
-
-
-@pytest.mark.parametrize("name", [*SIMULATORS, *SERVED, *STORED, "fuzz simulators"])
-def test_a_table_without_a_result_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (faults, simulators, stored_data):
-        store(monkeypatch, module, None)
-    assert parts.part(name) == results.NOT_MEASURED
 
 
 def test_tables_of_simulators_show_each_side(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The page of the comparison of XQC with SAC is complete without a result, with a part of it, and with all of it."""
+"""The tables of the comparison of XQC with SAC, with a part of its runs."""
 
 from typing import Any
 
@@ -6,9 +6,7 @@ import pytest
 
 from benchmarks.training.normalized.systems import SCHEMES
 from sitegen import parts, results
-from sitegen.tables import TABLES, normalized
-
-NAMES = [name for name in TABLES if name.startswith("normalized")]
+from sitegen.tables import normalized
 
 
 def run(task: str, system: str, seed: int, mean_return: float) -> dict[str, Any]:
@@ -28,15 +26,9 @@ def run(task: str, system: str, seed: int, mean_return: float) -> dict[str, Any]
 
 def stored(monkeypatch: pytest.MonkeyPatch, *runs: dict[str, Any]) -> None:
     content = {"runs": list(runs), "random": {"Pendulum-v1": -1_200.0, "Walker2d-v5": 0.0}}
-    monkeypatch.setattr(normalized, "of_module", lambda _: ["normalized"] if runs else [])
+    monkeypatch.setattr(normalized, "of_module", lambda _: ["normalized"])
     monkeypatch.setattr(normalized, "figures", lambda _: content)
     monkeypatch.setattr(results, "figures", lambda _: content)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_table_without_a_result_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored(monkeypatch)
-    assert parts.part(name) == results.NOT_MEASURED
 
 
 def test_tables_show_the_runs_that_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,11 +44,3 @@ def test_tables_show_the_runs_that_are_stored(monkeypatch: pytest.MonkeyPatch) -
     # No evaluation in the first quarter of the time.
     assert over_time[0].endswith("| 60 |  | -151 | -151 | -151 |")
     assert errors[0].count("1.25%") == errors[0].count("50.00%") == len(SCHEMES)
-
-
-def test_a_result_that_a_page_awaits_is_not_measured_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "AWAITED", ("later", "zoo"))
-    assert parts.part("line of later") == parts.part("record of later") == results.NOT_MEASURED
-    assert "zoo.json" in parts.part("record of zoo")
-    with pytest.raises(FileNotFoundError):
-        parts.part("record of never")

@@ -14,13 +14,12 @@ First, our own runs of SAC train a medium policy and an expert, which record dat
    A run that does not reach the target counts with all its steps.
 2. offline: TD3+BC and IQL train without actors on two data sets. d3rlpy trains the same algorithms on the same
    transitions, with the same settings, as many updates and one thread. Variants with 90% of the weights masked have no
-   peer.
-   The last policy of each of our runs plays new episodes in int8 and in FP32, and d3rlpy's from the same states.
+   peer. The last policy of each of our runs plays new episodes in int8 and in FP32, and d3rlpy's from the same states.
 3. equal: Both libraries make 50 updates from the same weights with the same batches.
 
 d3rlpy has a virtual environment in --environments (benchmarks/libraries/peer_runs has its pinned versions). Without the
-flag there are no runs of d3rlpy. Runs are kept in --directory, so that a measurement may continue later, and so that
-two processes may share the data sets (--mixes) before a third one reads all runs.
+flag there are no runs of d3rlpy. Runs are kept in --directory, so that a measurement may continue later. Two
+processes may each run one data set (--mixes). A third one without this flag then reads all runs.
 
 Targets are older than the runs: half of the steps in the median of the seeds; the 95% interval of the difference to
 d3rlpy lies above -5% of its gain over random actions; at least d3rlpy's updates per second; and equal updates end
