@@ -165,7 +165,8 @@ def measure(order: Order) -> dict[str, Any]:
     if rollout := learner["rollout"]:
         # A rollout consists of whole segments.
         most = min(most, rollout["environment_steps"] // config.actor.segment_length)
-    counts = sorted({min(most, max(1, round(factor * configured))) for factor in _FACTORS} | {configured})
+    factors = () if order.is_brief else _FACTORS
+    counts = sorted({min(most, max(1, round(factor * configured))) for factor in factors} | {configured})
     # Actors avoid these schemes too.
     dropped = dict.fromkeys(arithmetic().inexact_schemes, "this processor computes its products wrongly")
     seconds = order.seconds / len(counts)

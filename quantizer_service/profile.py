@@ -33,7 +33,7 @@ def measure(order: Order) -> dict[str, Any]:
     checkpoint = Checkpoint(0, 0, graph.digest, snapshot_at=time.time(), **content._asdict())
     seconds: dict[str, float] = {}
     failed: dict[str, str] = {}
-    for scheme in SCHEMES:
+    for scheme in order.schemes:
         try:
             took, policy = _version_seconds(emitter, checkpoint, scheme, order.seconds / len(SCHEMES))
         except InvalidInputError as error:

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq import wire
+from actorq.arithmetic import arithmetic
 from actorq.config.parser import number
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import SCHEMES, Policy, PolicyGraph
+from actorq.domain.policy import FP32, SCHEMES, Policy, PolicyGraph
 from actorq.domain.signature import Signature
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import PolicySpan, Segment
@@ -27,12 +28,16 @@ measuring_seconds = number(0.1, 10.0, "0.1 to 10 seconds")
 
 @dataclass(frozen=True)
 class Order:
-    """A request for measurements by a service: the run, the folder, and the approximate seconds."""
+    """A request for measurements by a service: the run, the folder, and the approximate seconds.
+
+    is_brief: only the scheme of the actors and FP32 are measured, with the configured number of environments.
+    """
 
     config: RunConfig
     folder: "Folder"
     seconds: float
     only_record: bool
+    is_brief: bool
 
     @classmethod
     def parse(cls, program: str, description: str, arguments: Sequence[str] | None = None) -> "Order":
@@ -41,9 +46,18 @@ class Order:
         parser.add_argument("--folder", type=Path, required=True, help="folder for the figures")
         parser.add_argument("--seconds", type=measuring_seconds, default=DEFAULT_SECONDS, help="time to measure")
         parser.add_argument("--record", action="store_true", help="only record transitions of random actions")
+        parser.add_argument("--brief", action="store_true", help="measure only the run's own scheme and environments")
         namespace = parser.parse_args(arguments)
         config = Sources.read((RunConfig,), namespace).resolve(RunConfig)
-        return cls(config, Folder(namespace.folder), namespace.seconds, namespace.record)
+        return cls(config, Folder(namespace.folder), namespace.seconds, namespace.record, namespace.brief)
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """The schemes to measure. All of them if the actors choose their scheme, or cannot use the run's."""
+        own = (FP32, self.config.scheme)
+        if not self.is_brief or self.config.scheme not in SCHEMES or self.config.scheme in arithmetic().inexact_schemes:
+            return SCHEMES
+        return tuple(scheme for scheme in SCHEMES if scheme in own)
 
 
 @dataclass(frozen=True)

@@ -137,9 +137,16 @@ def _size(actor: dict[str, Any], environments: int) -> dict[str, Any]:
 
 
 def measure(
-    config: RunConfig, seconds: float, say: Callable[[str], None], servers: ForkServers | None = None
+    config: RunConfig,
+    seconds: float,
+    say: Callable[[str], None],
+    servers: ForkServers | None = None,
+    is_brief: bool = False,
 ) -> Figures:
-    """Measure each part for about `seconds`. Calls `say` with its name before. Raises UserError if a part fails."""
+    """Measure each part for about `seconds`. Calls `say` with its name before. Raises UserError if a part fails.
+
+    is_brief: measure only the run's own scheme and FP32, with the configured number of environments.
+    """
 
     def run(function: str, *more: str) -> None:
         run_to_end((*command_of(function), *flags, *more), servers, f"{function} failed")
@@ -148,7 +155,7 @@ def measure(
         folder = Folder(Path(name))
         path = folder.path / "config.yaml"
         path.write_text(settings.to_yaml(config), encoding="utf-8")
-        flags = ("--config", str(path), "--folder", name, "--seconds", f"{seconds:g}")
+        flags = ("--config", str(path), "--folder", name, "--seconds", f"{seconds:g}", *("--brief",) * is_brief)
         say("the environment")
         run("actor_service.profile:run", "--record")
         say("the learner's updates")

@@ -9,9 +9,12 @@ from sitegen.markdown import interval, number, spread, table
 
 QUANTIZED = ("int8", "int4")
 _GAINS = ("actorq", "actorq_balance")
-_OURS, _THEIRS = "actorq", ("stable-baselines3", "rllib")
-# Tasks of the comparison with other libraries. The presets have one algorithm for each.
-_TASKS = ("dqn/CartPole-v1", "ppo/CartPole-v1", "dqn/LunarLander-v3", "sac/Pendulum-v1", "sac/HalfCheetah-v5")
+_OURS, _OURS_XQC, _THEIRS = "actorq", "actorq-xqc", ("stable-baselines3", "rllib")
+# Tasks of the comparison with other libraries, and ActorQ's system on them.
+_TASKS = (
+    *((task, _OURS) for task in ("dqn/CartPole-v1", "ppo/CartPole-v1", "dqn/LunarLander-v3", "sac/Pendulum-v1")),
+    *(("sac/HalfCheetah-v5", system) for system in (_OURS, _OURS_XQC)),
+)
 _PEERS = "benchmarks.libraries.peers"
 _BASELINES = {"torch": "PyTorch", "fp32": "ONNX Runtime FP32"}
 
@@ -90,23 +93,22 @@ def limits_of_gain() -> str:
 def peers_seconds() -> str:
     """Seconds of the whole command to the same return, of each library."""
     head = ("task", "times faster than SB3", "ActorQ, s", "Stable-Baselines3 (SB3), s", "RLlib, s", "memory over SB3")
-    return table((*head, "seeds"), (_peers_row(task) for task in _TASKS))
+    return table((*head, "seeds"), (_peers_row(task, system) for task, system in _TASKS))
 
 
-def _peers_row(task: str) -> tuple[object, ...]:
+def _peers_row(task: str, system: str) -> tuple[object, ...]:
     algorithm, _, environment = task.partition("/")
     runs = _peer_runs(task)
-    seconds = {system: [run["seconds"] for run in of] for system, of in runs.items()}
-    cells = [_seconds(runs.get(system)) for system in (_OURS, *_THEIRS)]
-    name = f"{algorithm.upper()} on {environment}"
-    if _OURS not in runs or _THEIRS[0] not in runs:
+    cells = [_seconds(runs.get(each)) for each in (system, *_THEIRS)]
+    name = f"{'XQC' if system == _OURS_XQC else algorithm.upper()} on {environment}"
+    if system not in runs or _THEIRS[0] not in runs:
         return (name, None, *cells, None, None)
-    ours, theirs = seconds[_OURS], seconds[_THEIRS[0]]
+    ours, theirs = ([run["seconds"] for run in runs[each]] for each in (system, _THEIRS[0]))
     # A seed of the other library that misses the target counts with its time limit.
     least = "" if all(run["reached"] for run in runs[_THEIRS[0]]) else "more than "
     times = f"{least}{median(theirs) / median(ours):.1f}"
     overlap = max(ours) >= min(theirs) and max(theirs) >= min(ours)
-    memory = [median(run["peak_memory_mb"] for run in runs[system]) for system in (_OURS, _THEIRS[0])]
+    memory = [median(run["peak_memory_mb"] for run in runs[each]) for each in (system, _THEIRS[0])]
     gain = f"{times}, ranges overlap" if overlap else f"**{times}**"
     return (name, gain, *cells, f"{memory[0] / memory[1]:.1f}", min(map(len, runs.values())))
 

@@ -10,7 +10,7 @@ from actorq_apps.meter.tracker import EnergyTracker, TrackerError, TrackerTotals
 from benchmarks.libraries.peers.energy import Energy, metered
 from benchmarks.libraries.peers.process import Outcome
 from benchmarks.libraries.peers.result import Evaluation, result
-from benchmarks.libraries.peers.systems import ACTORQ, CROSSQ, RECURRENT, RLLIB, STABLE_BASELINES
+from benchmarks.libraries.peers.systems import ACTORQ, ACTORQ_XQC, CROSSQ, RECURRENT, RLLIB, STABLE_BASELINES
 from benchmarks.libraries.peers.table import line, table
 from benchmarks.libraries.peers.targets import MEANINGS, ratio, targets
 from benchmarks.libraries.peers.tasks import MEMORY, TASKS
@@ -62,6 +62,17 @@ def test_every_seed_of_actorq_must_reach_the_target() -> None:
     assert found["seeds of actorq that reached the target"] == (4, False)
 
 
+def test_each_algorithm_of_actorq_has_its_own_targets() -> None:
+    theirs = {STABLE_BASELINES: [2.5 * each for each in OURS], CROSSQ: [LIMIT] * 5}
+    found = _named({ACTORQ: OURS, ACTORQ_XQC: [each / 2 for each in OURS], **theirs})
+    assert {name: met for name, (_, met) in found.items() if "median" in name} == {
+        "median seconds of stable-baselines3 over those of actorq": False,
+        "median seconds of stable-baselines3 over those of actorq-xqc": True,
+    }
+    assert found["seeds of actorq-xqc that reached the target"] == (5, True)
+    assert "lower bound of the seconds of crossq over those of actorq-xqc" in found
+
+
 def test_few_seeds_give_no_verdict() -> None:
     runs = _runs({ACTORQ: OURS[:4], STABLE_BASELINES: [LIMIT] * 4})
     assert {target.met for target in targets(CHEETAH, runs)} == {False}
@@ -76,7 +87,7 @@ def test_the_interval_contains_the_ratio_of_the_medians() -> None:
 
 
 def test_each_target_has_an_explanation() -> None:
-    for target in targets(CHEETAH, _runs({ACTORQ: OURS, STABLE_BASELINES: OURS, CROSSQ: OURS})):
+    for target in targets(CHEETAH, _runs({ACTORQ: OURS, ACTORQ_XQC: OURS, STABLE_BASELINES: OURS, CROSSQ: OURS})):
         assert any(re.fullmatch(meaning.pattern, target.name) for meaning in MEANINGS)
 
 

@@ -159,13 +159,14 @@ def test_claims_about_other_libraries_agree_with_the_results() -> None:
     runs = [run for run in results.figures("peers_continuous")["runs"] if run["task"] == "sac/HalfCheetah-v5"]
     steps = {
         system: median(run["environment_steps"] for run in runs if run["system"] == system)
-        for system in ("actorq", "stable-baselines3")
+        for system in ("actorq", "actorq-xqc", "stable-baselines3")
     }
+    least = min(steps["actorq"], steps["actorq-xqc"])
     gains = {task: float(re.sub(r"[*]|more than |,.*", "", cells[0])) for task, cells in found.items() if cells[0]}
     for page in (README, HOME):
         assert ("PPO gains less than DQN" in page) == (gains["PPO on CartPole-v1"] < gains["DQN on CartPole-v1"])
         assert ("Where ranges overlap" in page) == any("overlap" in cells[0] for cells in found.values())
-        assert ("many times as many environment steps" in page) == (steps["actorq"] > 5 * steps["stable-baselines3"])
+        assert ("several times as many environment steps" in page) == (least > 2 * steps["stable-baselines3"])
         assert ("needs more memory" in page) == all(float(cells[4]) > 1 for cells in found.values() if cells[4])
 
 

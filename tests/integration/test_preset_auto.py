@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,6 +13,7 @@ import yaml
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq_apps.cli.support import regime
+from actorq_apps.profile.measure import Figures, measure
 from tests.builders.forked_commands import run
 
 REPOSITORY = Path(__file__).parents[2]
@@ -73,16 +75,24 @@ def test_given_numbers_are_kept_and_the_forecast_says_which_side_waits(profile: 
 def test_without_a_file_the_machine_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    measured: list[Figures] = []
+
+    def measure_and_keep(*given: Any, **named: Any) -> Figures:
+        measured.append(measure(*given, **named))
+        return measured[-1]
+
     monkeypatch.setattr(regime, "_SECONDS", 0.1)
-    config = RunConfig.model_validate(
-        {"environment": "Pendulum-v1", "algorithm": "sac", "preset": "auto", "sac": {"hidden_sizes": [16, 16]}}
-    )
+    monkeypatch.setattr(regime, "measure", measure_and_keep)
+    own = {"environment": "Pendulum-v1", "algorithm": "sac", "preset": "auto", "scheme": "int8-weights"}
+    config = RunConfig.model_validate({**own, "sac": {"hidden_sizes": [16, 16]}})
     fit = regime.fit_regime(config, {}, None, None, is_measurable=True)
     chosen = fit.config
     assert fit.updates_per_s is not None
     assert fit.updates_per_s > 0
     assert 4.0 <= chosen.rate_limiter.samples_per_insert <= 256.0
     assert "measuring this machine" in capsys.readouterr().out
+    # Other schemes and numbers of environments would take time and change nothing.
+    assert [(each.schemes, each.environments) for each in measured] == [(("fp32", "int8-weights"), (20,))]
     numbers = {"actors": 1, "rate_limiter": {"samples_per_insert": 256.0}}
     given = settings.build(RunConfig, config.model_dump(mode="json"), numbers)
     fitted = regime.fit_regime(given, numbers, None, None, is_measurable=True).config

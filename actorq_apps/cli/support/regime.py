@@ -17,8 +17,8 @@ from actorq_apps.profile.measure import Figures, measure
 from actorq_apps.profile.model import Limit
 from actorq_apps.profile.regime import Regime, choose
 
-# Of each of five parts. With the starts of processes it takes about 20 s.
-_SECONDS = 2.5
+# Of each of five parts. With the starts of processes it takes about 15 s.
+_SECONDS = 1.0
 _SAMPLES = ("rate_limiter", "samples_per_insert")
 _WAITING = {
     Limit.ACTORS: "the learner waits for the actors",
@@ -54,8 +54,8 @@ def fit_regime(
         _say("preset auto: samples per insert and actors are given, so nothing is measured")
         return Fitted(_with(config, given, kept, actors))
     elif is_measurable:
-        _say("preset auto: measuring this machine for about 20 s")
-        figures = measure(config, _SECONDS, lambda part: None, servers)
+        _say("preset auto: measuring this machine for about 15 s")
+        figures = measure(config, _SECONDS, lambda part: None, servers, is_brief=True)
     else:
         own = config.rate_limiter.samples_per_insert
         _say(f"preset auto: {own:g} samples per insert; an environment of this process cannot be measured in others")

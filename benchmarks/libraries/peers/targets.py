@@ -30,42 +30,50 @@ _TOO_FEW_SEEDS = f"fewer than {_LEAST_SEEDS} seeds give no verdict"
 
 MEANINGS = (
     Meaning(
-        r"(?P<task>.+): median seconds of (?P<system>.+) over those of actorq",
+        r"(?P<task>.+): median seconds of (?P<system>.+) over those of (?P<ours>actorq.*)",
         "How many times as long does another library take to the same return?",
         "ActorQ's gain in time is smaller than stated, or the other library is faster.",
         " times",
-        case="{task}, {system}",
+        case="{task}, {system} over {ours}",
     ),
     Meaning(
-        r"(?P<task>.+): lower bound of the seconds of (?P<system>.+) over those of actorq",
+        r"(?P<task>.+): lower bound of the seconds of (?P<system>.+) over those of (?P<ours>actorq.*)",
         "How many times as long does another library take at least, given how much the seeds differ?",
         "The seeds differ too much to state this gain in time.",
         " times",
-        case="{task}, {system}",
+        case="{task}, {system} over {ours}",
     ),
     Meaning(
-        r"(?P<task>.+): seeds of actorq that reached the target",
+        r"(?P<task>.+): seeds of (?P<ours>actorq.*) that reached the target",
         "Does every seed reach the target return in time?",
         "A run of this task can miss the target return within the time limit. Another seed or more time may help.",
-        case="{task}",
+        case="{task}, {ours}",
     ),
 )
 
 
 def targets(task: Task, runs: Sequence[Run]) -> list[Target]:
-    """The targets of a task with runs of ActorQ and of at least one other library; none without them."""
-    seconds = {system: [run["seconds"] for run in runs if run["system"] == system] for system in SYSTEMS}
+    """The targets of a task with runs of ActorQ and of at least one other library; none without them.
+
+    In continuous control each of ActorQ's algorithms has them.
+    """
+    by_system = {system: [run for run in runs if run["system"] == system] for system in SYSTEMS}
+    seconds = {system: [run["seconds"] for run in own] for system, own in by_system.items()}
     others = [system for system in SYSTEMS if system not in OURS and seconds[system]]
     if not seconds[ACTORQ] or not others:
         return []
-    ours = [run for run in runs if run["system"] == ACTORQ]
+    ours = by_system[ACTORQ]
     number = len({run["seed"] for run in runs})
     if task.name in _BY_BOOTSTRAP:
-        found = [target for system in others for target in _intervals(task, system, seconds)]
-        return without_verdict([*found, _reached(task, ours)], _FEW_SEEDS if number < _LEAST_SEEDS else "")
+        found = []
+        for system in OURS:
+            if own := by_system[system]:
+                found += [target for other in others for target in _intervals(task, other, system, seconds)]
+                found.append(_reached(task, system, own))
+        return without_verdict(found, _FEW_SEEDS if number < _LEAST_SEEDS else "")
     found = [_median(task, system, ours, seconds[system]) for system in others if system in _MEDIANS]
     if task.name in _OF_MEMORY:
-        return without_verdict([*found, _reached(task, ours)], _TOO_FEW_SEEDS if number < _LEAST_SEEDS else "")
+        return without_verdict([*found, _reached(task, ACTORQ, ours)], _TOO_FEW_SEEDS if number < _LEAST_SEEDS else "")
     return without_verdict(found, ONE_SEED if number == 1 else "")
 
 
@@ -79,26 +87,26 @@ def _ratio(theirs: Scores, ours: Scores) -> NDArray[np.float64]:
     return np.asarray(above / below, np.float64)
 
 
-def _intervals(task: Task, system: str, seconds: Mapping[str, Sequence[float]]) -> list[Target]:
-    found = ratio(seconds[system], seconds[ACTORQ])
-    name = f"{task.name}: lower bound of the seconds of {system} over those of {ACTORQ}"
+def _intervals(task: Task, other: str, system: str, seconds: Mapping[str, Sequence[float]]) -> list[Target]:
+    found = ratio(seconds[other], seconds[system])
+    name = f"{task.name}: lower bound of the seconds of {other} over those of {system}"
     bounds = [Target(name, float(found.low), _LOWER_BOUND, at_most=False)]
-    if system == STABLE_BASELINES:
-        bounds.append(Target(_name(task, system), float(found.value), _MEDIAN, at_most=False))
+    if other == STABLE_BASELINES:
+        bounds.append(Target(_name(task, other, system), float(found.value), _MEDIAN, at_most=False))
     return bounds
 
 
-def _reached(task: Task, ours: Sequence[Run]) -> Target:
-    name = f"{task.name}: seeds of {ACTORQ} that reached the target"
-    return Target(name, sum(run["reached"] for run in ours), len(ours), at_most=False)
+def _reached(task: Task, system: str, own: Sequence[Run]) -> Target:
+    name = f"{task.name}: seeds of {system} that reached the target"
+    return Target(name, sum(run["reached"] for run in own), len(own), at_most=False)
 
 
 def _median(task: Task, system: str, ours: Sequence[Run], theirs: Sequence[float]) -> Target:
     """0 if ActorQ's median run misses the target."""
     seconds = [run["seconds"] if run["reached"] else float("inf") for run in ours]
     found = statistics.median(theirs) / statistics.median(seconds)
-    return Target(_name(task, system), found, _MEDIANS[system], at_most=False)
+    return Target(_name(task, system, ACTORQ), found, _MEDIANS[system], at_most=False)
 
 
-def _name(task: Task, system: str) -> str:
-    return f"{task.name}: median seconds of {system} over those of {ACTORQ}"
+def _name(task: Task, other: str, system: str) -> str:
+    return f"{task.name}: median seconds of {other} over those of {system}"

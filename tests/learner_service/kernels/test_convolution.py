@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from actorq.quantization.schemes.int8 import dynamic_grid
+from actorq.quantization.training import TrainingForm, Uint8
 from learner_service.kernels.convolution import Conv2d, fractions
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.quantization.straight_through import StraightThrough
-from tests.learner_service.quantization.test_straight_through import DYNAMIC
 
 IMAGES, CHANNELS, SIDE = 16, 9, 36
 # Errors relative to the norm, of float32 and of three roundings to bfloat16.
@@ -73,6 +74,6 @@ def test_a_single_image_may_be_bytes_too() -> None:
 
 def test_simulated_rounding_reads_bytes_as_fractions() -> None:
     module = layer()
-    rounding = StraightThrough(module, DYNAMIC)
+    rounding = StraightThrough(module, TrainingForm(inputs=Uint8(dynamic_grid)))
     images = some_bytes()
     assert torch.equal(rounding.forward(images), rounding.forward(fractions(images)))
