@@ -69,6 +69,10 @@ def rows(names: Collection[str], columns: int = 2) -> int:
 
 
 def legend(figure: "Figure", axes: "Axes", columns: int = 3) -> None:
-    """The legend of one panel's curves or bars, above all panels."""
+    """The legend of one panel's curves or bars, above all panels. It has fewer columns if they are too wide."""
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=min(columns, len(labels)))
+    for count in range(min(columns, len(labels)), 0, -1):
+        shown = figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=count)
+        if count == 1 or shown.get_window_extent().width <= figure.bbox.width:
+            return
+        shown.remove()

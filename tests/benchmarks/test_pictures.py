@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from actorq_apps.comparison.plots import THEMES
-from benchmarks.drawing import themed
+from benchmarks.drawing import WIDTH, legend, themed
 from benchmarks.pictures import IMAGES, PICTURES, Picture
 
 
@@ -44,3 +45,13 @@ def test_both_versions_are_drawn(tmp_path: Path, name: str) -> None:
 def test_the_source_of_a_plot_changes_with_its_results() -> None:
     paint = PICTURES["peers"].paint
     assert Picture(("peers",), paint).source != Picture(("peers_ppo",), paint).source
+
+
+def test_a_wide_legend_has_fewer_columns() -> None:
+    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
+    axes = figure.subplots()
+    for number in range(4):
+        axes.plot([], [], label=f"a library with a long name, {number}")
+    legend(figure, axes)
+    [shown] = figure.legends
+    assert shown.get_window_extent().width <= figure.bbox.width

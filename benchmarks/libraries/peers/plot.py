@@ -35,6 +35,6 @@ def plot(runs: Mapping[Task, Sequence[dict[str, Any]]], file: Path, source: str 
                 first.plot([], [], color=color, label=system)
         legend(figure, first)
         figure.supxlabel("seconds since the start of the command")
-        figure.supylabel("mean return of 20 greedy episodes")
+        figure.supylabel("mean return of 20 episodes")
 
     draw(file, 0.9 + 2.4 * len(runs), paint, source)
