@@ -69,7 +69,7 @@ def rows(names: Collection[str], columns: int = 2) -> int:
 
 
 def legend(figure: "Figure", axes: "Axes", columns: int = 3) -> None:
-    """The legend of one panel's curves or bars, above all panels. It has fewer columns if they are too wide."""
+    """The legend of one panel's curves or bars, above all panels. It has fewer columns if it is too wide otherwise."""
     handles, labels = axes.get_legend_handles_labels()
     for count in range(min(columns, len(labels)), 0, -1):
         shown = figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=count)

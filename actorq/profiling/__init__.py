@@ -54,10 +54,10 @@ class Order:
     @property
     def schemes(self) -> tuple[str, ...]:
         """The schemes to measure. All of them if the actors choose their scheme, or cannot use the run's."""
-        own = (FP32, self.config.scheme)
-        if not self.is_brief or self.config.scheme not in SCHEMES or self.config.scheme in arithmetic().inexact_schemes:
+        own = self.config.scheme
+        if not self.is_brief or own not in SCHEMES or own in arithmetic().inexact_schemes:
             return SCHEMES
-        return tuple(scheme for scheme in SCHEMES if scheme in own)
+        return tuple(scheme for scheme in SCHEMES if scheme in (FP32, own))
 
 
 @dataclass(frozen=True)
