@@ -29,11 +29,13 @@ from benchmarks.libraries.peers.systems import (
     CROSSQ,
     LIBRARIES,
     MULTI_STEP,
+    ONE_STEP,
     OURS,
     RECURRENT,
     RLLIB,
     STABLE_BASELINES,
     SYSTEMS,
+    WITH_OUR_UPDATES,
     run_system,
     settings_of,
 )
@@ -50,12 +52,12 @@ def test_a_system_without_settings_is_left_out_with_a_line(capsys: pytest.Captur
     assert found == {
         CARTPOLE: [ACTORQ, STABLE_BASELINES, RLLIB],
         CHEETAH: [system for system in SYSTEMS if system != RECURRENT],
-        TD3: [ACTORQ, STABLE_BASELINES, MULTI_STEP],
+        TD3: [ACTORQ, STABLE_BASELINES, *WITH_OUR_UPDATES],
     }
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == f"{CARTPOLE.name} {MULTI_STEP}: left out, because it has no settings for this task"
+    assert lines[1] == f"{CARTPOLE.name} {ONE_STEP}: left out, because it has no settings for this task"
     assert [line.split(":")[0].split()[1] for line in lines] == [
-        *(ACTORQ_XQC, MULTI_STEP, CROSSQ, RECURRENT),
+        *(ACTORQ_XQC, *WITH_OUR_UPDATES, CROSSQ, RECURRENT),
         RECURRENT,
         *(ACTORQ_XQC, CROSSQ, RECURRENT, RLLIB),
     ]
@@ -78,7 +80,7 @@ def test_a_task_without_any_system_is_left_out() -> None:
     ("asked", "is_checked", "message"),
     [
         ([CROSSQ], False, "--systems: expected one with settings for td3/HalfCheetah-v5, got crossq"),
-        ([MULTI_STEP], False, "--systems: expected actorq too"),
+        *(([system], False, f"--systems: expected actorq too, because {system}") for system in WITH_OUR_UPDATES),
         ([ACTORQ, ACTORQ_XQC], True, "--check: expected --systems with actorq and another one with settings for td3"),
         ([ACTORQ, CROSSQ], True, "--check: expected --systems with actorq and another one with settings for td3"),
     ],
@@ -120,10 +122,13 @@ def test_both_libraries_have_as_many_units_of_memory_in_the_same_environment(tmp
         assert own.spec.max_episode_steps == 500
 
 
-def test_the_second_row_differs_in_the_multi_step_return_and_the_updates_per_step_only() -> None:
-    zoo, ours = (SETTINGS[system][TD3.name] for system in (STABLE_BASELINES, MULTI_STEP))
+@pytest.mark.parametrize(("system", "changed"), [(ONE_STEP, {}), (MULTI_STEP, {"n_steps": 3})])
+def test_rows_with_our_updates_differ_from_the_zoo_in_these_and_in_the_multi_step_return_only(
+    system: str, changed: dict[str, int]
+) -> None:
+    zoo, ours = (SETTINGS[name][TD3.name] for name in (STABLE_BASELINES, system))
     first, second = zoo.all_arguments(), ours.all_arguments(steps_per_update=8)
-    assert second == {**first, "n_steps": 3, "train_freq": 8, "gradient_steps": 1}
+    assert second == {**first, **changed, "train_freq": 8, "gradient_steps": 1}
     assert zoo.noise == ours.noise == 0.1
 
 
@@ -157,33 +162,30 @@ def test_evaluations_without_a_share_have_a_period_of_steps() -> None:
 def _store(folder: Path, system: str, task: Task, steps_per_update: float | None) -> None:
     """A complete run of seed 1 in the folder of all runs."""
     result = {"reached": True, "seconds": 9.0, "environment_steps": 9, "steps_per_s": 1.0, "peak_memory_mb": 1.0}
-    settings = settings_of(system, task, 8 if system == MULTI_STEP else None)
+    settings = settings_of(system, task, 8 if system in WITH_OUR_UPDATES else None)
     stored = {**result, "steps_per_update": steps_per_update, "settings": settings}
     (folder / f"{task.name.replace('/', '-')}-{system}-1.json").write_text(json.dumps(stored), encoding="utf-8")
 
 
-def test_the_multi_step_row_has_the_updates_per_step_of_the_first_run_of_actorq(tmp_path: Path) -> None:
-    _store(tmp_path, MULTI_STEP, TD3, 8)
+@pytest.mark.parametrize("system", WITH_OUR_UPDATES)
+def test_rows_with_our_updates_have_those_of_the_first_run_of_actorq(system: str, tmp_path: Path) -> None:
+    _store(tmp_path, system, TD3, 8)
     _store(tmp_path, ACTORQ, TD3, 8.3)
-    runs = list(make_runs({TD3: [ACTORQ, MULTI_STEP]}, 1, tmp_path, None))
-    assert [(run["system"], run["settings"].get("steps_per_update")) for run in runs] == [
-        (ACTORQ, None),
-        (MULTI_STEP, 8),
-    ]
+    runs = list(make_runs({TD3: [ACTORQ, system]}, 1, tmp_path, None))
+    assert [(run["system"], run["settings"].get("steps_per_update")) for run in runs] == [(ACTORQ, None), (system, 8)]
     _store(tmp_path, ACTORQ, TD3, 4.0)
     with pytest.raises(SystemExit, match="other settings"):
-        list(make_runs({TD3: [ACTORQ, MULTI_STEP]}, 1, tmp_path, None))
+        list(make_runs({TD3: [ACTORQ, system]}, 1, tmp_path, None))
 
 
-def test_the_multi_step_row_is_left_out_if_actorq_ended_before_its_first_update(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("system", WITH_OUR_UPDATES)
+def test_rows_with_our_updates_are_left_out_if_actorq_ended_before_its_first_update(
+    system: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _store(tmp_path, ACTORQ, TD3, None)
-    runs = list(make_runs({TD3: [ACTORQ, MULTI_STEP]}, 1, tmp_path, None))
+    runs = list(make_runs({TD3: [ACTORQ, system]}, 1, tmp_path, None))
     assert [run["system"] for run in runs] == [ACTORQ]
-    assert (
-        f"{MULTI_STEP}: left out, because actorq's run has not chosen its updates per step" in capsys.readouterr().out
-    )
+    assert f"{system}: left out, because actorq's run has not chosen its updates per step" in capsys.readouterr().out
 
 
 def test_a_line_can_end_a_run(tmp_path: Path) -> None:

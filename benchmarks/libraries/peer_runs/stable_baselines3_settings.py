@@ -11,7 +11,7 @@ from typing import Any
 
 # The parent process ends the run, so there are always enough steps.
 STEPS = 100_000_000
-# The multi-step return of the second row of Stable-Baselines3. ActorQ's presets for continuous control have it too.
+# The multi-step return of stable-baselines3-n3. ActorQ's preset has it too for robots that can fall.
 N_STEPS = 3
 _MUJOCO = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5")
 
@@ -179,13 +179,14 @@ _RECURRENT_PPO = {
         library="sb3_contrib",
     ),
 }
+# Algorithms with a replay of continuous actions. Those with ActorQ's updates per step get them when a run starts.
+_REPLAYING = {name: each for name, each in _ZOO.items() if each.algorithm in ("SAC", "TD3")}
 # By system and task.
 SETTINGS: dict[str, dict[str, Settings]] = {
     "stable-baselines3": _ZOO,
+    "stable-baselines3-n1": _REPLAYING,
     "stable-baselines3-n3": {
-        name: replace(each, arguments={**each.arguments, "n_steps": N_STEPS})
-        for name, each in _ZOO.items()
-        if each.algorithm in ("SAC", "TD3")
+        name: replace(each, arguments={**each.arguments, "n_steps": N_STEPS}) for name, each in _REPLAYING.items()
     },
     "crossq": _CROSSQ,
     "recurrent-ppo": _RECURRENT_PPO,

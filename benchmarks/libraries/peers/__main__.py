@@ -1,10 +1,11 @@
 """Seconds to a target return: ActorQ, Stable-Baselines3, sb3-contrib and Ray RLlib, on one machine, one run at a time.
 
 ActorQ runs `actorq train` with a preset and int8 actors. actorq-xqc does so with XQC, on tasks of SAC. The other
-libraries run with their own tuned settings. stable-baselines3-n3 is Stable-Baselines3 with multi-step returns and with
-ActorQ's updates per step, those of the first seed's run. On tasks without velocities, policies have a memory, and
-recurrent-ppo is RecurrentPPO of sb3-contrib. Each library has a virtual environment in --environments
-(benchmarks/libraries/peer_runs has settings and pinned versions). A system without settings for a task is left out.
+libraries run with their own tuned settings. stable-baselines3-n1 is Stable-Baselines3 with ActorQ's updates per step,
+those of the first seed's run. stable-baselines3-n3 also has returns of three steps. On tasks without velocities,
+policies have a memory, and recurrent-ppo is RecurrentPPO of sb3-contrib. Each library has a virtual environment in
+--environments (benchmarks/libraries/peer_runs has settings and pinned versions). A system without settings for a task
+is left out.
 
 An evaluation has 20 greedy episodes. It reaches the target if it is at least the target, and the next evaluation is at
 least 0.9 of the target (benchmarks.reached). The benchmark then ends the run. A run that misses the target counts as
@@ -33,7 +34,15 @@ from typing import Any
 
 from benchmarks.harness import Target, run_benchmark, without_verdict
 from benchmarks.libraries.peers.plot import plot
-from benchmarks.libraries.peers.systems import ACTORQ, MULTI_STEP, OURS, SYSTEMS, has_settings, run_system, settings_of
+from benchmarks.libraries.peers.systems import (
+    ACTORQ,
+    OURS,
+    SYSTEMS,
+    WITH_OUR_UPDATES,
+    has_settings,
+    run_system,
+    settings_of,
+)
 from benchmarks.libraries.peers.table import line, table
 from benchmarks.libraries.peers.targets import MEANINGS, targets
 from benchmarks.libraries.peers.tasks import EPISODES, TASKS, Task
@@ -91,14 +100,15 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
 def systems_of(tasks: Sequence[Task], asked: Sequence[str], is_checked: bool) -> dict[Task, list[str]]:
     """The systems that run each task, in the order of SYSTEMS. Prints which systems are left out.
 
-    is_checked: whether the targets are needed. Raises SystemExit if no task has a system, if MULTI_STEP lacks ActorQ,
-    whose updates per step it uses, or if needed targets lack ActorQ or another system.
+    is_checked: whether the targets are needed. Raises SystemExit if no task has a system, if one of
+    WITH_OUR_UPDATES lacks ActorQ, or if needed targets lack ActorQ or another system.
     """
     found = {}
     for task in tasks:
         own = [system for system in SYSTEMS if system in asked and has_settings(system, task)]
-        if MULTI_STEP in own and ACTORQ not in own:
-            raise SystemExit(f"--systems: expected {ACTORQ} too, because {MULTI_STEP} uses its updates per step")
+        paced = [system for system in own if system in WITH_OUR_UPDATES]
+        if paced and ACTORQ not in own:
+            raise SystemExit(f"--systems: expected {ACTORQ} too, because {paced[0]} uses its updates per step")
         if is_checked and (ACTORQ not in own or {*own} <= {*OURS}):
             raise SystemExit(
                 f"--check: expected --systems with {ACTORQ} and another one with settings for {task.name}, "
@@ -125,8 +135,8 @@ def make_runs(systems: dict[Task, list[str]], seeds: int, directory: Path, envir
     for seed in range(1, seeds + 1):
         for task, own in systems.items():
             for system in own if seed % 2 else reversed(own):
-                per_update = of_actorq.get(task) if system == MULTI_STEP else None
-                if system == MULTI_STEP and per_update is None:
+                per_update = of_actorq.get(task) if system in WITH_OUR_UPDATES else None
+                if system in WITH_OUR_UPDATES and per_update is None:
                     print(f"{task.name} {system}: left out, because {ACTORQ}'s run has not chosen its updates per step")
                     continue
                 folder = directory / f"{task.name.replace('/', '-')}-{system}-{seed}"

@@ -18,11 +18,13 @@ ACTORQ, STABLE_BASELINES, RLLIB = "actorq", "stable-baselines3", "rllib"
 # ActorQ with its small normalized SAC, on the tasks of SAC that measure the machine first.
 ACTORQ_XQC = "actorq-xqc"
 OURS = (ACTORQ, ACTORQ_XQC)
-# Stable-Baselines3 with multi-step returns and ActorQ's updates per step, and CrossQ of sb3-contrib.
-MULTI_STEP, CROSSQ = "stable-baselines3-n3", "crossq"
+# Stable-Baselines3 with ActorQ's updates per step, and with returns of one and of three steps.
+ONE_STEP, MULTI_STEP = "stable-baselines3-n1", "stable-baselines3-n3"
+WITH_OUR_UPDATES = (ONE_STEP, MULTI_STEP)
+CROSSQ = "crossq"
 # PPO with memory of sb3-contrib, on the tasks that need memory.
 RECURRENT = "recurrent-ppo"
-SYSTEMS = (ACTORQ, ACTORQ_XQC, STABLE_BASELINES, MULTI_STEP, CROSSQ, RECURRENT, RLLIB)
+SYSTEMS = (ACTORQ, ACTORQ_XQC, STABLE_BASELINES, *WITH_OUR_UPDATES, CROSSQ, RECURRENT, RLLIB)
 _ROOT = Path(__file__).parents[3]
 
 
@@ -57,7 +59,7 @@ def settings_of(system: str, task: Task, steps_per_update: int | None) -> dict[s
     found: dict[str, Any] = asdict(task)
     if system not in OURS:
         found["pins"] = pins(LIBRARIES[system].environment)
-    if system == MULTI_STEP:
+    if system in WITH_OUR_UPDATES:
         found["steps_per_update"] = steps_per_update
     return found
 
@@ -67,7 +69,7 @@ def run_system(
 ) -> dict[str, Any]:
     """Run until the target is reached or the time limit is over. Returns the results as `result` does.
 
-    steps_per_update: of MULTI_STEP.
+    steps_per_update: of WITH_OUR_UPDATES.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if system in OURS:
@@ -84,7 +86,7 @@ def _run_peer(
     library = LIBRARIES[system]
     if library.environment == STABLE_BASELINES:
         asked["system"] = system
-    if system == MULTI_STEP:
+    if system in WITH_OUR_UPDATES:
         asked["steps_per_update"] = steps_per_update
     return run_peer(system, task, folder, (str(python), "-m", library.module), asked)
 
