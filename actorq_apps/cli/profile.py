@@ -68,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
     config = sources.resolve(RunConfig)
     if namespace.json and not namespace.json.absolute().parent.is_dir():
         raise UserError(f"--json: there is no folder {namespace.json.absolute().parent}")
-    with sigterm_as_exit(), fork_servers(one_learner=False) as servers:
+    with sigterm_as_exit(), fork_servers() as servers:
         return _profile(sources, config, namespace, servers)
 
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -78,12 +78,12 @@ Process = ForkedProcess | subprocess.Popen[bytes]
 class _Server:
     """A process that imports `modules` and then waits for commands. It ends when this end of its socket closes.
 
-    once: the server becomes the first command instead of forking. If this process has the modules, the server is a fork
-        of it.
+    once: the server ends with its last command. It becomes this command if it has not forked another one before. Then
+        the command's age would include these. If this process has the modules, the server is a fork of it.
     """
 
     def __init__(self, modules: Sequence[str], once: bool) -> None:
-        self._once = once
+        self._once, self._has_forked = once, False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.settimeout(_PATIENCE_S)
         self._process: Process
@@ -123,7 +123,7 @@ class _Server:
         for name in os.environ.keys() - child_environment(os.environ).keys():
             del os.environ[name]
         try:
-            request = _serve(theirs, once=True)
+            request = _serve(theirs)
             theirs.close()
             if request is not None:
                 become(*request)
@@ -133,14 +133,21 @@ class _Server:
             # The remaining code of this command must not run in the fork.
             os._exit(1)
 
-    def start(self, module: str, arguments: Sequence[str], descriptors: Sequence[int]) -> Process | None:
-        """Run a module; None if the server cannot. Waits for the imports of a forking server."""
-        request = json.dumps([module, list(arguments)]).encode()
+    def start(
+        self, module: str, arguments: Sequence[str], descriptors: Sequence[int], is_last: bool = True
+    ) -> Process | None:
+        """Run a module; None if the server cannot. To fork, it waits for the server's imports.
+
+        is_last: whether a server for one run has no further commands.
+        """
+        ends = self._once and is_last
+        becomes = ends and not self._has_forked
+        request = json.dumps([module, list(arguments), becomes]).encode()
         if self._control.fileno() < 0 or len(request) > _REQUEST_BYTES or len(descriptors) > _MOST_DESCRIPTORS:
             return None
         try:
             socket.send_fds(self._control, [request], list(descriptors))
-            if self._once:
+            if becomes:
                 self._control.close()
                 return self._process
             answer = self._control.recv(64)
@@ -149,7 +156,11 @@ class _Server:
         if not answer:
             # The server has ended or is late. A late server must not fork the service, which the caller now starts.
             self.close()
-        return ForkedProcess(int(answer)) if answer else None
+            return None
+        self._has_forked = True
+        if ends:
+            self.close()
+        return ForkedProcess(int(answer))
 
     def close(self) -> None:
         """End the server. Its forks, and the process that it became, continue."""
@@ -162,9 +173,17 @@ class _Server:
 
 @dataclass(frozen=True)
 class ForkServers:
-    """The servers of each module that this process starts."""
+    """The servers of each module that this process starts.
+
+    only_forks: no server ends with a command, so all of them can start further ones.
+    """
 
     by_module: Mapping[str, _Server]
+    only_forks: bool = False
+
+    def forking(self) -> "ForkServers":
+        """The same servers, for commands that are not their last."""
+        return replace(self, only_forks=True)
 
     def start(self, command: Sequence[str], descriptors: Sequence[int]) -> Process | None:
         """Run `PYTHON -m MODULE ARGUMENTS...` in its own session; None if no server can do it.
@@ -177,7 +196,7 @@ class ForkServers:
         server = self.by_module.get(started)
         if executable != sys.executable or flag != "-m" or server is None:
             return None
-        return server.start(module, arguments, descriptors)
+        return server.start(module, arguments, descriptors, is_last=not self.only_forks)
 
     def close(self) -> None:
         """End the servers. The started processes continue."""
@@ -205,16 +224,14 @@ def start_process(
     )
 
 
-def fork_servers(one_learner: bool = True) -> AbstractContextManager[ForkServers | None]:
+def fork_servers() -> AbstractContextManager[ForkServers | None]:
     """The servers for one run: one for the learner, another for the other services. Their imports begin at once.
 
-    one_learner: the learner's server becomes the learner instead of forking it.
-
-    Yields None if the launcher cannot adopt forks on this system.
+    The learner's server becomes the learner. Yields None if the launcher cannot adopt forks on this system.
     """
 
     def begin() -> dict[str, _Server]:
-        learner = _Server(_LEARNER_MODULES, once=one_learner)
+        learner = _Server(_LEARNER_MODULES, once=True)
         return {_LEARNER: learner, **dict.fromkeys(_FORKED, _Server(_SHARED, once=False))}
 
     return _adopting_forks(begin)
@@ -263,14 +280,14 @@ def _adopt_orphans(adopt: bool) -> bool:
 _Request = tuple[str, list[str], list[int]]
 
 
-def _serve(control: socket.socket, once: bool) -> _Request | None:
-    """Fork for each request. Returns the request in the process that runs it, and None after the last request."""
+def _serve(control: socket.socket) -> _Request | None:
+    """Fork for each request until one is for this process. Returns the request to run, and None after the last one."""
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, _REQUEST_BYTES, _MOST_DESCRIPTORS)
         if not message:
             return None
-        if once or not (pid := _fork()):
-            module, arguments = json.loads(message)
+        module, arguments, becomes = json.loads(message)
+        if becomes or not (pid := _fork()):
             return module, arguments, list(descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -335,7 +352,7 @@ def _main() -> None:
 
         _COMMAND_NAME.write_text(FORK_SERVER, encoding="utf-8")
     with socket.socket(fileno=int(descriptor)) as control:
-        request = _serve(control, kind == "once")
+        request = _serve(control)
     if request is not None:
         become(*request)
 

@@ -35,7 +35,7 @@ _STATUS_PERIOD_S, _END_S = 0.2, 2.0
 # Longest time to fill queues and warm caches. A shorter measurement warms up for its own length.
 _WARM_UP_S = 0.5
 # Actors may be faster than in the earlier measurement. They must not run out of credit.
-_MARGIN = 4
+_MARGIN = 2
 # Minimum processor time of an actor per segment message. With short segments it is most of an actor's work.
 _SEGMENT_S = 2e-4
 # With fewer versions, the quantizer's cost in a window is mostly idle cost.

@@ -147,6 +147,8 @@ def measure(
 
     is_brief: measure only the run's own scheme and FP32, with the configured number of environments.
     """
+    # The run that may follow needs the servers too.
+    servers = servers and servers.forking()
 
     def run(function: str, *more: str) -> None:
         run_to_end((*command_of(function), *flags, *more), servers, f"{function} failed")

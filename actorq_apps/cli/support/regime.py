@@ -17,7 +17,7 @@ from actorq_apps.profile.measure import Figures, measure
 from actorq_apps.profile.model import Limit
 from actorq_apps.profile.regime import Regime, choose
 
-# Of each of five parts. With the starts of processes it takes about 15 s.
+# Of each of five parts. With the starts of processes it takes about 12 s.
 _SECONDS = 1.0
 _SAMPLES = ("rate_limiter", "samples_per_insert")
 _WAITING = {
@@ -54,7 +54,7 @@ def fit_regime(
         _say("preset auto: samples per insert and actors are given, so nothing is measured")
         return Fitted(_with(config, given, kept, actors))
     elif is_measurable:
-        _say("preset auto: measuring this machine for about 15 s")
+        _say("preset auto: measuring this machine for about 12 s")
         figures = measure(config, _SECONDS, lambda part: None, servers, is_brief=True)
     else:
         own = config.rate_limiter.samples_per_insert

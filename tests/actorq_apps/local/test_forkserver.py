@@ -14,7 +14,14 @@ import pytest
 from actorq.telemetry.process_stats import FORK_SERVER
 from actorq_apps.local.child import Child
 from actorq_apps.local.events import ChildExited, ChildReady
-from actorq_apps.local.forkserver import _FORKED, ForkServers, _Server, child_environment, fork_servers
+from actorq_apps.local.forkserver import (
+    _FORKED,
+    ForkedProcess,
+    ForkServers,
+    _Server,
+    child_environment,
+    fork_servers,
+)
 
 TIMEOUT_S = 60.0
 FORKED = "quantizer_service"
@@ -128,6 +135,25 @@ def test_a_server_of_one_command_becomes_it_and_forks_no_other(tmp_path: Path) -
         assert process.wait(TIMEOUT_S) == 0
         output.seek(0)
         assert '"environment_id": "CartPole-v1"' in output.read()
+
+
+def test_a_server_forks_commands_before_its_last_and_ends_with_it(tmp_path: Path, servers: ForkServers) -> None:
+    command = (sys.executable, "-m", "learner_service", "--help")
+    with (tmp_path / "output").open("w+") as output, open(os.devnull) as nothing:
+        streams = (nothing.fileno(), output.fileno(), output.fileno())
+        for _ in range(2):
+            forked = servers.forking().start(command, streams)
+            assert isinstance(forked, ForkedProcess)
+            assert forked.wait() == 0
+        server = psutil.Process(servers.by_module["learner_service"]._process.pid)
+        last = servers.start(command, streams)
+        # The learner's clock begins with its process.
+        assert isinstance(last, ForkedProcess)
+        assert last.wait() == 0
+        assert not server.is_running()
+        assert servers.start(command, streams) is None
+        output.seek(0)
+        assert output.read().count("usage: ") == 3
 
 
 def test_other_commands_are_not_forked(servers: ForkServers) -> None:
