@@ -15,7 +15,10 @@ WIDTH, FONT_SIZE = 4.8, 9.6
 _DPI = 150
 _PALETTE = 128
 # The first are Okabe and Ito's, which color-blind people can distinguish.
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c", "#9c6b3f", "#7b5ea7")
+COLORS = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"),
+    *("#56b4e9", "#8c8c8c", "#9c6b3f", "#7b5ea7", "#6b8e23"),
+)
 # Color of lines that are not data, such as a target. It is visible on both backgrounds.
 NEUTRAL = "#8c8c8c"
 

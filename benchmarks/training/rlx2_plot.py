@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _POINTS = 60
 # The method whose mean return is 1 in the performance profiles, and the highest score there.
 _UNIT, _HIGHEST_SCORE = "control", 1.5
-_COLORS = dict(zip(METHODS, COLORS, strict=True))
+_COLORS = dict(zip(METHODS, COLORS[: len(METHODS)], strict=True))
 
 
 def plot(runs: Mapping[Task, Sequence[dict[str, Any]]], file: Path, source: str = "") -> None:

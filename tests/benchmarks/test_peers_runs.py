@@ -33,6 +33,8 @@ from benchmarks.libraries.peers.systems import (
     OURS,
     RECURRENT,
     RLLIB,
+    SBX,
+    SBX_CROSSQ,
     STABLE_BASELINES,
     SYSTEMS,
     WITH_OUR_UPDATES,
@@ -52,14 +54,14 @@ def test_a_system_without_settings_is_left_out_with_a_line(capsys: pytest.Captur
     assert found == {
         CARTPOLE: [ACTORQ, STABLE_BASELINES, RLLIB],
         CHEETAH: [system for system in SYSTEMS if system != RECURRENT],
-        TD3: [ACTORQ, STABLE_BASELINES, *WITH_OUR_UPDATES],
+        TD3: [ACTORQ, STABLE_BASELINES, *WITH_OUR_UPDATES, SBX],
     }
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == f"{CARTPOLE.name} {ONE_STEP}: left out, because it has no settings for this task"
     assert [line.split(":")[0].split()[1] for line in lines] == [
-        *(ACTORQ_XQC, *WITH_OUR_UPDATES, CROSSQ, RECURRENT),
+        *(ACTORQ_XQC, *WITH_OUR_UPDATES, CROSSQ, SBX, SBX_CROSSQ, RECURRENT),
         RECURRENT,
-        *(ACTORQ_XQC, CROSSQ, RECURRENT, RLLIB),
+        *(ACTORQ_XQC, CROSSQ, SBX_CROSSQ, RECURRENT, RLLIB),
     ]
 
 
@@ -96,7 +98,7 @@ def test_all_settings_belong_to_a_task_of_their_algorithm_or_of_a_variant() -> N
         assert set(library.tasks) <= set(BY_NAME), system
     for system, settings in SETTINGS.items():
         for name, each in settings.items():
-            variants = {CROSSQ: "crossq", RECURRENT: "recurrentppo"}
+            variants = {CROSSQ: "crossq", SBX_CROSSQ: "crossq", RECURRENT: "recurrentppo"}
             assert each.algorithm.lower() == variants.get(system, BY_NAME[name].algorithm)
 
 
@@ -130,6 +132,14 @@ def test_rows_with_our_updates_differ_from_the_zoo_in_these_and_in_the_multi_ste
     first, second = zoo.all_arguments(), ours.all_arguments(steps_per_update=8)
     assert second == {**first, **changed, "train_freq": 8, "gradient_steps": 1}
     assert zoo.noise == ours.noise == 0.1
+
+
+@pytest.mark.parametrize(("jax", "torch"), [(SBX, STABLE_BASELINES), (SBX_CROSSQ, CROSSQ)])
+def test_rows_in_jax_have_the_settings_of_those_in_torch(jax: str, torch: str) -> None:
+    assert LIBRARIES[jax].environment == SBX
+    assert {CHEETAH.name} <= set(SETTINGS[jax]) <= set(SETTINGS[torch])
+    for name, each in SETTINGS[jax].items():
+        assert each == replace(SETTINGS[torch][name], library="sbx")
 
 
 def test_a_schedule_of_the_zoo_has_the_zoos_length() -> None:

@@ -1,4 +1,4 @@
-"""One run of Stable-Baselines3 or sb3-contrib, in a separate process: JSON in on stdin.
+"""One run of Stable-Baselines3, sb3-contrib or SBX, in a separate process: JSON in on stdin.
 
 The run tells its evaluations to the parent process, which ends it. Settings: stable_baselines3_settings. The number of
 torch threads is the library's default. Evaluations use `evaluate_policy` in a separate environment.

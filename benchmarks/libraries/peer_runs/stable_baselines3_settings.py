@@ -1,4 +1,4 @@
-"""Settings of Stable-Baselines3 and sb3-contrib, for each system and task of benchmarks.libraries.peers.
+"""Settings of Stable-Baselines3, sb3-contrib and SBX, for each system and task of benchmarks.libraries.peers.
 
 Hyperparameters come from rl-baselines3-zoo (dqn.yml, ppo.yml, sac.yml, td3.yml, crossq.yml and ppo_lstm.yml in
 hyperparams). The zoo has MuJoCo's tasks as v4 only, and no DM Control. Tasks of v5 have the settings of v4, and
@@ -189,5 +189,7 @@ SETTINGS: dict[str, dict[str, Settings]] = {
         name: replace(each, arguments={**each.arguments, "n_steps": N_STEPS}) for name, each in _REPLAYING.items()
     },
     "crossq": _CROSSQ,
+    "sbx": {name: replace(each, library="sbx") for name, each in _REPLAYING.items()},
+    "sbx-crossq": {name: replace(each, library="sbx") for name, each in _CROSSQ.items()},
     "recurrent-ppo": _RECURRENT_PPO,
 }

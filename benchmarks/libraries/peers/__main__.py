@@ -1,11 +1,11 @@
-"""Seconds to a target return: ActorQ, Stable-Baselines3, sb3-contrib and Ray RLlib, on one machine, one run at a time.
+"""Seconds to a target return: ActorQ, Stable-Baselines3, sb3-contrib, SBX and RLlib, on one machine, one run at a time.
 
 ActorQ runs `actorq train` with a preset and int8 actors. actorq-xqc does so with XQC, on tasks of SAC. The other
 libraries run with their own tuned settings. stable-baselines3-n1 is Stable-Baselines3 with ActorQ's updates per step,
-those of the first seed's run. stable-baselines3-n3 also has returns of three steps. On tasks without velocities,
-policies have a memory, and recurrent-ppo is RecurrentPPO of sb3-contrib. Each library has a virtual environment in
---environments (benchmarks/libraries/peer_runs has settings and pinned versions). A system without settings for a task
-is left out.
+those of the first seed's run. stable-baselines3-n3 also has returns of three steps. sbx and sbx-crossq run in JAX. On
+tasks without velocities, policies have a memory, and recurrent-ppo is RecurrentPPO of sb3-contrib. Each library has a
+virtual environment in --environments (benchmarks/libraries/peer_runs has settings and pinned versions). A system
+without settings for a task is left out.
 
 An evaluation has 20 greedy episodes. It reaches the target if it is at least the target, and the next evaluation is at
 least 0.9 of the target (benchmarks.reached). The benchmark then ends the run. A run that misses the target counts as

@@ -11,7 +11,7 @@ from benchmarks.libraries.peers.tasks import Task
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLORS = dict(zip(SYSTEMS, (*(COLORS[number] for number in (0, 2, 1, 8, 4, 3, 5)), NEUTRAL), strict=True))
+_COLORS = dict(zip(SYSTEMS, (*(COLORS[number] for number in (0, 2, 1, 8, 4, 3, 7, 9, 5)), NEUTRAL), strict=True))
 
 
 def plot(runs: Mapping[Task, Sequence[dict[str, Any]]], file: Path, source: str = "") -> None:

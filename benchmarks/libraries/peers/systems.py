@@ -22,9 +22,11 @@ OURS = (ACTORQ, ACTORQ_XQC)
 ONE_STEP, MULTI_STEP = "stable-baselines3-n1", "stable-baselines3-n3"
 WITH_OUR_UPDATES = (ONE_STEP, MULTI_STEP)
 CROSSQ = "crossq"
+# Stable-Baselines3 in JAX, and its CrossQ.
+SBX, SBX_CROSSQ = "sbx", "sbx-crossq"
 # PPO with memory of sb3-contrib, on the tasks that need memory.
 RECURRENT = "recurrent-ppo"
-SYSTEMS = (ACTORQ, ACTORQ_XQC, STABLE_BASELINES, *WITH_OUR_UPDATES, CROSSQ, RECURRENT, RLLIB)
+SYSTEMS = (ACTORQ, ACTORQ_XQC, STABLE_BASELINES, *WITH_OUR_UPDATES, CROSSQ, SBX, SBX_CROSSQ, RECURRENT, RLLIB)
 _ROOT = Path(__file__).parents[3]
 
 
@@ -40,7 +42,7 @@ class Library:
 _STABLE_BASELINES_RUN = "benchmarks.libraries.peer_runs.stable_baselines3"
 LIBRARIES = {
     **{
-        system: Library(_STABLE_BASELINES_RUN, STABLE_BASELINES, tasks)
+        system: Library(_STABLE_BASELINES_RUN, SBX if system in (SBX, SBX_CROSSQ) else STABLE_BASELINES, tasks)
         for system, tasks in stable_baselines3_settings.SETTINGS.items()
     },
     RLLIB: Library("benchmarks.libraries.peer_runs.rllib", RLLIB, rllib.SETTINGS),
@@ -84,7 +86,7 @@ def _run_peer(
 ) -> dict[str, Any]:
     asked = asked_of(task, seed)
     library = LIBRARIES[system]
-    if library.environment == STABLE_BASELINES:
+    if library.module == _STABLE_BASELINES_RUN:
         asked["system"] = system
     if system in WITH_OUR_UPDATES:
         asked["steps_per_update"] = steps_per_update
