@@ -188,6 +188,7 @@ PICTURES = {
     "parity": Picture(("parity",), _parity),
     "peers": Picture(("peers",), _peers),
     "peers-continuous": Picture(("peers_continuous",), _peers),
+    "peers-hopper": Picture(("peers_hopper",), _peers),
     "peers-memory": Picture(("peers_memory",), _peers),
     "peers-off-policy": Picture(("peers_off_policy",), _peers),
     "returns": Picture(("returns",), _returns),

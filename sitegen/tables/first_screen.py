@@ -13,7 +13,7 @@ _OURS, _OURS_XQC, _THEIRS = "actorq", "actorq-xqc", ("stable-baselines3", "rllib
 # Tasks of the comparison with other libraries, and ActorQ's system on them.
 _TASKS = (
     *((task, _OURS) for task in ("dqn/CartPole-v1", "ppo/CartPole-v1", "dqn/LunarLander-v3", "sac/Pendulum-v1")),
-    *(("sac/HalfCheetah-v5", system) for system in (_OURS, _OURS_XQC)),
+    *((f"sac/{robot}-v5", system) for robot in ("HalfCheetah", "Hopper") for system in (_OURS, _OURS_XQC)),
 )
 _PEERS = "benchmarks.libraries.peers"
 _BASELINES = {"torch": "PyTorch", "fp32": "ONNX Runtime FP32"}
