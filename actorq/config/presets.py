@@ -1,7 +1,8 @@
 """Presets: settings for an algorithm on a family of environments. A file, the environment and flags override them.
 
 Sources of the numbers: docs/how-to/presets.md. Preset, algorithm, environment and the presence of a data set alone
-determine the settings, so all services of a run compute the same settings.
+determine the settings, so all services of a run compute the same settings. Without an algorithm, the presence of some
+other settings matters too (_WITHOUT_AUTO).
 
 STANDARD needs few environment steps. DATA_RICH needs little time if steps are cheap. It learns from each transition
 only once or a few times, in large batches. The learner's machine then limits the speed, not the actors. AUTO needs
@@ -9,7 +10,7 @@ little time on a given machine: `actorq train` measures it, and replaces the sam
 (actorq_apps.profile.regime). The numbers here are those of a run that is started in another way.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -23,11 +24,15 @@ STANDARD, DATA_RICH, AUTO = "standard", "data-rich", "auto"
 
 @dataclass(frozen=True)
 class Family:
-    """Environments with the same settings: shell-style patterns of their ids, and their default algorithm."""
+    """Environments with the same settings.
+
+    patterns: shell-style patterns of their ids. algorithm: the default. auto: the default with AUTO, where it differs.
+    """
 
     name: str
     patterns: tuple[str, ...]
     algorithm: str
+    auto: str = ""
 
 
 # All other environments. With continuous actions they use another algorithm than d4pg, which needs bounds of returns.
@@ -51,6 +56,7 @@ FAMILIES = (
             *("Swimmer-v*", "Reacher-v*", "Pusher-v*", "InvertedPendulum-v*", "InvertedDoublePendulum-v*"),
         ),
         "sac",
+        auto="xqc",
     ),
     Family("MountainCarContinuous", ("MountainCarContinuous-v*",), "sac"),
     Family("Box2D", ("BipedalWalker*-v*", "LunarLanderContinuous-v*"), "sac"),
@@ -267,6 +273,9 @@ _AUTO_OF_ALGORITHM: dict[str, dict[str, Any]] = {
     "sac": merged(_MEASURED, {"sac": {"learning_rate": 1e-3, "target_rate": 0.02}}),
     "xqc": merged(_MEASURED, {"xqc": {"learning_rate": 1e-3, "target_rate": 0.02}}),
 }
+# Settings that the default algorithm of AUTO lacks, or that belong to another algorithm. With one of them, AUTO has the
+# same default algorithm as the other presets.
+_WITHOUT_AUTO = ("memory", "sparsity", "network", "encoders", "policies", "dataset", "init_from", "sac")
 # Robots that can fall need fewer updates with n-step returns. HalfCheetah, which cannot fall, needs more.
 _FALLING, _FALLING_N_STEP = ("Hopper-v*", "Walker2d-v*", "Ant-v*", "Humanoid-v*"), 3
 
@@ -274,6 +283,13 @@ _FALLING, _FALLING_N_STEP = ("Hopper-v*", "Walker2d-v*", "Ant-v*", "Humanoid-v*"
 def family_of(environment: str) -> Family:
     """The family of an environment's id."""
     return next(family for family in FAMILIES if any(fnmatchcase(environment, pattern) for pattern in family.patterns))
+
+
+def default_algorithm(environment: str, name: str = STANDARD, given: Collection[str] = ()) -> str:
+    """The algorithm of a run without --algorithm. name: of the preset. given: names of given settings and sections."""
+    family = family_of(environment)
+    is_auto = name == AUTO and family.auto and not any(each in given for each in _WITHOUT_AUTO)
+    return family.auto if is_auto else family.algorithm
 
 
 def preset(algorithm: str, environment: str, name: str = STANDARD) -> dict[str, Any]:
@@ -297,9 +313,8 @@ def with_preset(tree: Mapping[str, Any]) -> dict[str, Any]:
     environment = tree.get("environment", "CartPole-v1") if like is None else like
     if not isinstance(environment, str):
         return dict(tree)
-    given = tree.get("algorithm")
-    algorithm = family_of(environment).algorithm if given is None else given
-    name = tree.get("preset", STANDARD)
+    given, name = tree.get("algorithm"), tree.get("preset", STANDARD)
+    algorithm = default_algorithm(environment, name, tree) if given is None else given
     below = preset(algorithm, environment, name) if isinstance(algorithm, str) and isinstance(name, str) else {}
     memory = tree.get("memory") if name == STANDARD else None
     remembering = preset_with_memory(memory, algorithm, family_of(environment).name)

@@ -7,7 +7,7 @@ from operator import attrgetter
 from actorq.config import settings
 from actorq.config.algorithms import ALGORITHMS
 from actorq.config.parser import OneLineParser
-from actorq.config.presets import OTHERS, family_of
+from actorq.config.presets import OTHERS, default_algorithm, family_of
 from actorq.config.run_config import RunConfig
 from actorq.config.unread import unread
 from actorq.errors import UserError
@@ -62,7 +62,7 @@ def _covers(names: Collection[str], leaf: settings.Leaf) -> bool:
 def _default(leaf: settings.Leaf, config: RunConfig) -> str:
     name = ".".join(leaf.path)
     if name == "algorithm" and family_of(config.environment) is not OTHERS:
-        return family_of(config.environment).algorithm
+        return default_algorithm(config.environment, config.preset)
     if name in _CHOICES or leaf.in_words:
         return leaf.default
     other = leaf.path[0] in ALGORITHMS and leaf.path[0] != config.algorithm

@@ -1,5 +1,7 @@
 """Presets: lower precedence than given settings, valid in every combination, shown in help and documentation."""
 
+from typing import Any
+
 import pytest
 
 from actorq.config import settings
@@ -62,6 +64,27 @@ def test_uses_the_familys_algorithm_and_preset_if_none_is_given(environment: str
     config = RunConfig(environment=environment)
     assert config.algorithm == family_of(environment).algorithm
     assert config == RunConfig(environment=environment, algorithm=config.algorithm)
+
+
+@pytest.mark.parametrize(
+    ("given", "algorithm"),
+    [
+        ({}, "xqc"),
+        ({"preset": "standard"}, "sac"),
+        ({"environment": "Pendulum-v1"}, "sac"),
+        ({"environment": "Mine-v0", "like": "Ant-v5"}, "xqc"),
+        ({"replay": {"capacity": 50_000}, "target_return": 5_000.0}, "xqc"),
+        ({"algorithm": "td3"}, "td3"),
+        ({"sac": {"batch_size": 128}}, "sac"),
+        ({"memory": {"kind": "gru"}}, "sac"),
+        ({"sparsity": {"method": "rlx2"}}, "sac"),
+        ({"network": "package:make"}, "sac"),
+        ({"dataset": {"source": "D4RL/pen/human-v2"}}, "sac"),
+    ],
+)
+def test_the_preset_auto_uses_xqc_on_mujoco_unless_settings_exclude_it(given: dict[str, Any], algorithm: str) -> None:
+    tree = {"environment": "HalfCheetah-v5", "preset": "auto", **given}
+    assert settings.build(RunConfig, tree).algorithm == algorithm
 
 
 def test_the_default_run_is_cartpole_with_default_settings() -> None:
